@@ -13,7 +13,7 @@ from bert_operator.plugin.console import Console
 from bert_operator.plugin.context import Context, Verb, common_options, kubectl_of
 from bert_operator.plugin.errors import EXIT_INTERRUPTED
 from bert_operator.plugin.kubectl import Kubectl
-from bert_operator.plugin.verbs import looking
+from bert_operator.plugin.verbs import logs, looking
 
 EXIT_CODES = """\
 Exit codes: 0 done, 1 refused or failed, 2 wrong input, 3 no such object, 4 time is up, 130 stopped by Ctrl-C.
@@ -34,6 +34,7 @@ class Entry:
 VERBS: tuple[Entry, ...] = (
     Entry("list", "jobs as a table, those that wait for a person first", looking.add_list_options, looking.run_list),
     Entry("status", "one screen about a job", looking.add_status_options, looking.run_status),
+    Entry("logs", "the log of a job, through all its attempts", logs.add_logs_options, logs.run_logs),
 )
 
 

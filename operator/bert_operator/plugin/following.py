@@ -1,0 +1,240 @@
+"""Follows a job's log from pod to pod: attempts, runs and broken connections are one stream, each line once.
+
+A log is read with timestamps and asked for again from the second of the last line whenever a connection ends before the
+pod has: the API server and the kubelet are restarted, and proxies close what is silent. Lines of that second arrive
+again and are dropped by timestamp and text. Timestamps alone would not do: those of standard output and standard error
+may cross each other by a few microseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from bert_operator.errors import InputError
+from bert_operator.plugin.errors import ApiRefused, NoSuchObject
+from bert_operator.plugin.job import Job, Pod, time_of
+from bert_operator.plugin.kubectl import Kubectl
+from bert_operator.plugin.reading import first_line, read_job, read_pods_of
+from bert_operator.plugin.terminal import printable
+from bert_operator.render.names import CONTAINER
+from bert_operator.timestamps import render_time
+
+PAUSE_S = 2.0
+"""Between two looks at a job that has no pod to read yet, and before a broken connection is tried again."""
+_MOST_BROKEN = 30
+"""Connections in a row that bring nothing new: a minute in which the kubelet does not answer."""
+
+_RANK = re.compile(r"\[([0-9]+)\] ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which lines of a job's log."""
+
+    rank: int | None = None
+    """Of this rank alone; None: all."""
+    attempt: int | None = None
+    """Of this attempt alone; None: those from the newest one on."""
+    tail: int | None = None
+    """Of the first pod, only so many lines from before; None: all."""
+    follow: bool = False
+    """On and on, until the job (or the attempt) has ended."""
+    timestamps: bool = False
+    """With the time of each line, RFC 3339."""
+
+
+@dataclass(slots=True)
+class Stream:
+    """What of one pod's log has been passed on."""
+
+    second: int | None = None
+    """Of the newest line, since 1970; None before the first."""
+    _recent: Counter[str] = field(default_factory=Counter)
+    """Lines of that second, with their timestamps, and how often each was passed on."""
+    _again: Counter[str] = field(default_factory=Counter)
+    """Those that the present connection may bring once more."""
+
+    def connect(self) -> str | None:
+        """Expect the lines of the newest second once more; return that, from which the log is asked for again."""
+        self._again = self._recent.copy()
+        return None if self.second is None else render_time(self.second)
+
+    def is_new(self, line: str) -> bool:
+        """Tell whether a line was not passed on yet, and remember it. line: with its timestamp."""
+        if self._again[line] > 0:
+            self._again[line] -= 1
+            return False
+        # A node writes them in its own time zone.
+        written_s = time_of(line.partition(" ")[0])
+        second = None if written_s is None else int(written_s)
+        if second is not None and (self.second is None or second > self.second):
+            self.second = second
+            self._recent.clear()
+        if second == self.second:
+            self._recent[line] += 1
+        return True
+
+
+class Follower:
+    """Reads one job's log."""
+
+    def __init__(
+        self,
+        kubectl: Kubectl,
+        wanted: Wanted,
+        *,
+        say: Callable[[str], None],
+        tell_wait: Callable[[str], None],
+        pause: Callable[[float], None],
+    ) -> None:
+        """Begin with nothing read.
+
+        Args:
+            kubectl: The way to the cluster.
+            wanted: Which lines.
+            say: Told which pod is read.
+            tell_wait: Told what is waited for, over and over.
+            pause: Waits for so many seconds.
+        """
+        self._kubectl, self._wanted, self._pause = kubectl, wanted, pause
+        self._say, self._tell_wait = say, tell_wait
+        self._last_read = 0
+        """Attempt of the newest pod whose log was read to its end; 0: none was."""
+
+    def lines(self, name: str) -> Iterator[str]:
+        """Yield the lines of a job's log, each once.
+
+        Raises:
+            NoSuchObject: There is no such job, or the pod of the wanted attempt is gone.
+            ApiRefused: The job or its log cannot be read.
+        """
+        job = read_job(self._kubectl, name)
+        uid = job.uid
+        self._check(job)
+        while True:
+            pod = self._next_pod(job)
+            if pod is not None:
+                yield from self._pod_lines(job, pod)
+            if not self._wanted.follow:
+                if pod is None:
+                    raise NoSuchObject(self._nothing_to_read(job), hint="-f waits for it")
+                return
+            if self._is_over(job, pod):
+                return
+            if pod is None:
+                self._tell_wait(f"waiting: {describe_wait(job)}")
+                self._pause(PAUSE_S)
+            job = read_job(self._kubectl, name)
+            if job.uid != uid:
+                self._say(f"{job.name} was deleted, and another job has its name now")
+                return
+
+    def _check(self, job: Job) -> None:
+        attempt, rank = self._wanted.attempt, self._wanted.rank
+        if attempt is not None and (attempt < job.attempt or job.has_ended and attempt > job.attempt):
+            has_pod = any(pod.attempt == attempt for pod in read_pods_of(self._kubectl, job))
+            if not has_pod:
+                raise NoSuchObject(
+                    f"attempt {attempt} of {job.name}: no pod is left of it (the newest attempt is {job.attempt})",
+                    hint=f"its ranks' lines are on the volume, in logs/attempt-{attempt}/rank-N.log of the output "
+                    "folder, and kubectl bert status shows how it failed",
+                )
+        workers = int(job.spec.get("workers") or 1)
+        slots = job.spec.get("slotsPerWorker")
+        if rank is not None and isinstance(slots, int) and rank >= workers * slots:
+            raise InputError(f"--rank: got {rank}; allowed: 0 to {workers * slots - 1} ({workers} x {slots} ranks)")
+
+    def _next_pod(self, job: Job) -> Pod | None:
+        """Return the pod to read next: at first the newest one that has a log, then every one that follows it."""
+        pods = [pod for pod in read_pods_of(self._kubectl, job) if pod.has_log and pod.has_started]
+        if self._wanted.attempt is not None:
+            pods = [pod for pod in pods if pod.attempt == self._wanted.attempt]
+        if not self._last_read:
+            return pods[-1] if pods else None
+        return next((pod for pod in pods if pod.attempt > self._last_read), None)
+
+    def _is_over(self, job: Job, pod: Pod | None) -> bool:
+        """Tell whether nothing more can come."""
+        if pod is not None and self._wanted.attempt == pod.attempt:
+            return True
+        newer = self._wanted.attempt is not None and job.attempt > self._wanted.attempt
+        # The status may end before its pod was looked at: once more after a pod that has just been read.
+        return pod is None and (job.has_ended or newer)
+
+    def _nothing_to_read(self, job: Job) -> str:
+        which = f"attempt {self._wanted.attempt} of {job.name}" if self._wanted.attempt else job.name
+        return f"{which}: no pod has started, so there is no log ({describe_wait(job)})"
+
+    def _pod_lines(self, job: Job, pod: Pod) -> Iterator[str]:
+        self._say(f"--- attempt {pod.attempt}, pod {pod.name}")
+        stream, num_broken = Stream(), 0
+        kubectl = self._kubectl.within(job.namespace)
+        while True:
+            # Asked before the log is: a log is whole that was read to its end after the pod had ended.
+            is_last = not self._wanted.follow or self._has_ended(kubectl, pod)
+            is_new, problem = False, None
+            try:
+                for line in self._connect(kubectl, pod, stream, follow=not is_last):
+                    is_new = True
+                    if (shown := self._select(line)) is not None:
+                        yield shown
+            except NoSuchObject:
+                self._say(f"pod {pod.name} is gone; its last lines are on the volume, in logs/attempt-{pod.attempt}/")
+                break
+            except ApiRefused as refused:
+                problem = refused
+            if is_last and problem is None:
+                break
+            num_broken = 0 if is_new else num_broken + 1
+            if problem is not None:
+                if num_broken >= _MOST_BROKEN or not self._wanted.follow or problem.status in (401, 403):
+                    raise problem
+                self._tell_wait(f"the log of pod {pod.name} cannot be read for now ({first_line(problem)})")
+            if not is_new:
+                self._pause(PAUSE_S)
+        self._last_read = pod.attempt
+
+    def _connect(self, kubectl: Kubectl, pod: Pod, stream: Stream, *, follow: bool) -> Iterator[str]:
+        """Yield the new lines of one connection, with their timestamps."""
+        words = ["logs", pod.name, "--container", CONTAINER, "--timestamps", *(["--follow"] if follow else [])]
+        since = stream.connect()
+        if since is not None:
+            words.append(f"--since-time={since}")
+        elif self._wanted.tail is not None and not self._last_read:
+            words.append(f"--tail={self._wanted.tail}")
+        with kubectl.lines(*words) as lines:
+            for line in lines.read():
+                if stream.is_new(line):
+                    yield line
+            lines.expect_success()
+
+    def _has_ended(self, kubectl: Kubectl, pod: Pod) -> bool:
+        try:
+            phase = kubectl.call("get", "pod", pod.name, "-o", "jsonpath={.status.phase}")
+        except NoSuchObject:
+            # Reading its log says the same, and ends there.
+            return True
+        except ApiRefused:
+            return False
+        return phase.strip() in ("Succeeded", "Failed")
+
+    def _select(self, line: str) -> str | None:
+        """Return a line as it is shown; None if it is another rank's."""
+        stamp, _, text = line.partition(" ")
+        if self._wanted.rank is not None:
+            # Lines of rank 0 and the launcher's own have no tag.
+            tag = _RANK.match(text)
+            if (int(tag[1]) if tag is not None else 0) != self._wanted.rank:
+                return None
+            text = text[tag.end() :] if tag is not None else text
+        return f"{stamp} {text}" if self._wanted.timestamps else text
+
+
+def describe_wait(job: Job) -> str:
+    """Return what a job waits for, in one line."""
+    why = f"{job.reason}: {printable(job.message)}" if job.reason else "no operator has looked at it yet"
+    attempt = f", attempt {job.attempt}" if job.attempt else ""
+    return f"{job.name} is {job.phase}{attempt} ({why})"
