@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         help="library that sums gradients, instead of spec.collectives; torch needs no Horovod",
     )
     local.add_argument("--output", type=Path, metavar="PATH", help="output folder instead of spec.output.path")
-    local.add_argument("--plain", action="store_true", help="plain lines instead of progress bars, even in a terminal")
+    local.add_argument("--plain", action="store_true", help="every line of the trainer as it comes, for programs")
     _add_small(local)
     _add_check(commands)
     _add_render(commands)
@@ -191,6 +191,7 @@ def _local(arguments: argparse.Namespace) -> int:
             collectives=arguments.collectives,
             output=arguments.output,
             plain=arguments.plain,
+            job_file=arguments.job if not arguments.small else None,
         ),
     )
 

@@ -119,7 +119,7 @@ def test_a_job_runs_to_its_end(bench: Bench) -> None:
         "Started attempt 2: phase1, evaluate, export in one process",
     ]
     lines = output.splitlines()
-    assert "bert-trainer/1 event=progress stage=phase1 step=1 steps=2 attempt=2" in lines
+    assert "phase1 1/2 (50%)" in lines
     assert "a warning" in lines
     assert "1:01 min with 1 rank" in output
     seen = json.loads((bench.folder / "seen.json").read_text())

@@ -6,15 +6,15 @@ import errno
 import io
 import json
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 import pytest
 from rich.console import Console
 
 from bert_operator.api.schema.status import Condition, Failure, JobStatus
-from bert_operator.local.display import BarDisplay, PlainDisplay, Terminal, describe_record, render_figures
+from bert_operator.local.display import BarDisplay, LineDisplay, PlainDisplay, Terminal, describe_record, render_figures
 from bert_operator.local.outcomes import JobOutcome, describe_outcome, exit_code
-from bert_operator.local.summary import print_summary, read_report
+from bert_operator.local.summary import print_summary, read_report, render_next_steps
 from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from bert_operator.timestamps import render_duration
 from sample_job import sample_job
@@ -130,6 +130,30 @@ def test_plain_lines_go_out_as_they_come_and_remarks_beside_them() -> None:
     )
 
 
+def test_a_file_gets_a_line_per_interval_and_the_end_of_each_stage() -> None:
+    output, remarks, clock = io.StringIO(), io.StringIO(), [0.0]
+    display = LineDisplay(output, remarks, clock=lambda: clock[0])
+    # Several times a second, as a preparation reports.
+    for step in range(1, 41):
+        clock[0] = step / 4
+        display.show("raw", record(f"event=progress stage=prepare step={step} steps=40 remaining_s={40 - step}"))
+    display.show("raw", record("event=stage_finished stage=prepare seconds=10"))
+    for clock[0] in (21.0, 25.0, 31.0):
+        display.show("raw", PROGRESS)
+    display.show("raw", record("event=checkpoint stage=phase1 step=80 path=p"))
+    display.show("UserWarning: of a child", None)
+    display.note("Started attempt 2")
+    assert output.getvalue().splitlines() == [
+        "prepare 1/40 (2%)  39 s left",
+        "prepare 40/40 (100%)",
+        "Finished stage prepare in 10 s",
+        "phase1 120/700 (17%)  loss 6.104  masked-LM 12.3%  151 seq/s  17,346 tok/s  2:25 min left",
+        "phase1 120/700 (17%)  loss 6.104  masked-LM 12.3%  151 seq/s  17,346 tok/s  2:25 min left",
+        "UserWarning: of a child",
+    ]
+    assert remarks.getvalue() == "Started attempt 2\n"
+
+
 def test_a_reader_that_went_away_does_not_end_the_job() -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
@@ -205,6 +229,40 @@ def test_the_summary_shows_stages_accuracy_and_paths(tmp_path: Path) -> None:
         "loss.png",
     ):
         assert words in shown
+
+
+MASKS = [
+    {
+        "before": "The file is",
+        "after": "at the end of the block.",
+        "truth": "closed",
+        "guesses": [{"token": "[red]", "probability": 0.306}, {"token": "read", "probability": 0.1}],
+    },
+    "not a mask",
+]
+
+
+def test_the_last_lines_are_filled_masks_and_what_to_do_next(tmp_path: Path) -> None:
+    console, stream = terminal()
+    job_file = Path.cwd() / "job.yaml"
+    steps = render_next_steps(sample_job(), job_file, tmp_path)
+    print_summary(console, {**REPORT, "filledMasks": MASKS}, tmp_path, steps)
+    shown = stream.getvalue().splitlines()
+    at = shown.index("  The file is [MASK] at the end of the block.")
+    # What the model says is no markup.
+    assert shown[at + 1] == "    [red] 31%, read 10%; the true word: closed"
+    assert "What to do next:" in shown[at + 2 :]
+    last = "\n".join(shown[-7:])
+    for words in ("plot ", "a copy of job.yaml with another text:", "fetch glue-mrpc", "--model", "kubectl apply"):
+        assert words in last
+
+
+def test_who_brings_a_text_of_their_own_is_told_nothing(tmp_path: Path) -> None:
+    assert render_next_steps(sample_job(own_text), tmp_path / "job.yaml", tmp_path) == []
+
+
+def own_text(spec: dict[str, Any]) -> None:
+    spec["stages"][0]["prepare"]["text"] = "my-texts"
 
 
 RESULT = {

@@ -29,7 +29,7 @@ from bert_operator.local.executor import LocalExecutor
 from bert_operator.local.hosts import parse_hostfile, render_hostfile
 from bert_operator.local.launch import Binding, Collectives, Launch, LauncherName, MpiChoice, Placement
 from bert_operator.local.programs import Programs, find_programs
-from bert_operator.local.summary import print_summary, read_report
+from bert_operator.local.summary import print_summary, read_report, render_next_steps
 from bert_operator.names import PREPARE_RUN
 from bert_operator.render.processors import processor_environment
 from bert_operator.render.run_config import render_run_config
@@ -49,6 +49,8 @@ class LocalOptions:
     output: Path | None = None
     """None: as in the job."""
     plain: bool = False
+    job_file: Path | None = None
+    """Where the job comes from, for the closing remarks."""
 
 
 def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | None = None) -> int:
@@ -85,7 +87,8 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
         finally:
             display.close()
     if outcome.status.phase == "Succeeded":
-        print_summary(Console(), read_report(output), output)
+        next_steps = [] if options.job_file is None else render_next_steps(job, options.job_file, output)
+        print_summary(Console(), read_report(output), output, next_steps)
     with contextlib.suppress(OSError):  # the terminal may be closed
         for sentence in outcomes.describe_outcome(job, outcome):
             print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - closing remarks

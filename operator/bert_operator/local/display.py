@@ -1,4 +1,4 @@
-"""Output while a job runs here: progress bars in a terminal, plain lines anywhere else.
+"""Output while a job runs here: progress bars in a terminal, a line now and then anywhere else, or all lines.
 
 Lines of children go to standard output, the operator's own remarks to standard error.
 """
@@ -6,9 +6,11 @@ Lines of children go to standard output, the operator's own remarks to standard 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, TextIO, cast
 
@@ -20,6 +22,9 @@ from rich.text import Text
 from bert_operator.api.schema.finetuning import MISMATCHED, TASK_METRICS
 from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_duration
+
+SECONDS_PER_LINE = 10.0
+"""At least, between two lines of progress in a file or a pipe: a preparation reports several times a second."""
 
 # (key of the record, label, format), in display order.
 _FIGURES = (
@@ -70,6 +75,35 @@ class PlainDisplay:
 
     def close(self) -> None:
         """Nothing to restore."""
+
+
+class LineDisplay(PlainDisplay):
+    """For people who read a file or a pipe: a line of progress per interval, and a sentence for every other event."""
+
+    def __init__(
+        self,
+        output: TextIO | None = None,
+        remarks: TextIO | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Write as ``PlainDisplay`` does. clock: in seconds, never backwards."""
+        super().__init__(output, remarks)
+        self._clock = clock
+        self._due_at_s = -math.inf
+
+    def show(self, line: str, record: ProgressRecord | None) -> None:
+        """Write what the line says, unless it is progress that comes too soon; the end of a stage never does."""
+        if record is None:
+            super().show(line, None)
+        elif record.event == "progress":
+            now_s = self._clock()
+            step, steps = record.count("step"), record.count("steps")
+            if now_s >= self._due_at_s or (step is not None and step == steps):
+                self._due_at_s = now_s + SECONDS_PER_LINE
+                super().show(_render_progress(record), None)
+        elif (sentence := describe_record(record)) is not None:
+            super().show(sentence, None)
 
 
 class BarDisplay:
@@ -162,9 +196,11 @@ class _TimeLeftColumn(ProgressColumn):
 
 
 def choose_display(*, plain: bool) -> Display:
-    """Return bars for a terminal, plain lines if asked for or if standard output is no terminal."""
-    if plain or not sys.stdout.isatty():
+    """Return bars for a terminal, fewer and shorter lines for files and pipes; plain: every line as it comes."""
+    if plain:
         return PlainDisplay()
+    if not sys.stdout.isatty():
+        return LineDisplay()
     return BarDisplay(Console(file=cast(TextIO, Terminal(sys.stdout))))
 
 
@@ -176,6 +212,15 @@ def render_figures(record: ProgressRecord) -> str:
         if value is not None:
             words.append(f"{label} {form.format(value)}".strip())
     return "  ".join(words)
+
+
+def _render_progress(record: ProgressRecord) -> str:
+    step, steps, left_s = record.count("step") or 0, record.count("steps"), record.number("remaining_s")
+    of_all = "" if not steps else f"/{steps} ({step / steps:.0%})"
+    words = [f"{record.stage or '?'} {step}{of_all}", render_figures(record)]
+    if left_s:
+        words.append(f"{render_duration(left_s)} left")
+    return "  ".join(word for word in words if word)
 
 
 def describe_record(record: ProgressRecord) -> str | None:

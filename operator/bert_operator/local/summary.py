@@ -6,7 +6,8 @@ Every figure may be missing: the trainer may be older, or the job has no such st
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.timestamps import render_duration
 
 _MAX_REPORT_BYTES = 4_194_304
@@ -34,13 +36,52 @@ def read_report(folder: Path) -> Report | None:
     return report if isinstance(report, dict) else None
 
 
-def print_summary(console: Console, report: Report | None, folder: Path) -> None:
-    """Print the results and their paths."""
+def print_summary(
+    console: Console, report: Report | None, folder: Path, next_steps: Sequence[tuple[str, str]] = ()
+) -> None:
+    """Print the results and their paths. next_steps: what to do now and how, printed last."""
     parts: list[RenderableType] = [Text()]
     if report is not None:
         parts += [_stages(report), *_results(report)]
     parts += [Text(f"{label:<12} {path}") for label, path in _paths(report or {}, folder)]
+    parts += _filled_masks(report or {})
+    if next_steps:
+        parts += [Text("\nWhat to do next:"), *(Text(f"  {label:<15} {how}") for label, how in next_steps)]
     console.print(Group(*parts), soft_wrap=True)
+
+
+def render_next_steps(job: BertPretrainJob, job_file: Path, folder: Path) -> list[tuple[str, str]]:
+    """Return what who has trained on the built-in text may want now; nothing for a text of one's own."""
+    if not any((stage.prepare.text or "").startswith("builtin:") for stage in job.spec.stages if stage.prepare):
+        return []
+    programs = Path(sys.executable).parent
+    finetune = f"--task mrpc --data downloads/glue/MRPC --model {_shown(folder)} --output runs/mrpc"
+    return [
+        ("plot", f"{_shown(programs / 'tensorboard')} --logdir {_shown(folder / 'tensorboard')}"),
+        ("your own text", f"a copy of {_shown(job_file)} with another text: and output.path:"),
+        ("", f"  {_shown(programs / 'bert-operator')} local COPY.yaml"),
+        ("fine-tune", f"{_shown(programs / 'bert-data')} fetch glue-mrpc"),
+        ("", f"  {_shown(programs / 'bert-train')} finetune {finetune}"),
+        ("a cluster", "the same file by kubectl apply; docs/guides/install.md, docs/guides/kubernetes.md"),
+    ]
+
+
+def _shown(path: Path) -> str:
+    """Return a path as somebody in the current folder would type it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _filled_masks(report: Report) -> Iterator[Text]:
+    found = report.get("filledMasks")
+    masks = [mask for mask in found if isinstance(mask, dict)] if isinstance(found, list) else []
+    if masks:
+        yield Text("\nOne word hidden in sentences that it was not trained on, and what the model puts there:")
+    for mask in masks:
+        yield Text(f"  {mask.get('before', '')} ").append("[MASK]", style="bold").append(f" {mask.get('after', '')}")
+        guesses = mask.get("guesses")
+        words = [it for it in guesses if isinstance(it, dict)] if isinstance(guesses, list) else []
+        shown = ", ".join(f"{it.get('token')} {_form(it, 'probability', '.0%')}" for it in words)
+        yield Text(f"    {shown}; the true word: ").append(str(mask.get("truth", "")), style="bold")
 
 
 def _stages(report: Report) -> Table:

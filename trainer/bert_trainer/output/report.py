@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bert_trainer.config.finetuning import MISMATCHED, TASK_METRICS, FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, PretrainStage
+from bert_trainer.output.filled_masks import read_filled_masks
 from bert_trainer.output.metrics import Record, find_evaluations, read_metrics
 from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
 
@@ -31,7 +32,7 @@ def write_report(config: RunConfig, folder: Path, *, ranks: int) -> None:
     records = list(read_metrics(folder))
     dataset_file = Path(config.dataset.folder) / "dataset.json"
     dataset = json.loads(dataset_file.read_text()) if dataset_file.exists() else {}
-    report = make_report(config, records, dataset, ranks=ranks)
+    report = {**make_report(config, records, dataset, ranks=ranks), "filledMasks": read_filled_masks(folder)}
     write_json_atomically(folder / REPORT_FILE, report)
     plot_loss(config, records, folder / PLOT_FILE)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from bert_trainer.config.stages import EvaluateStage
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.model.bert import Bert
+from bert_trainer.output.filled_masks import write_filled_masks
 from bert_trainer.output.metrics import find_evaluations, read_metrics
 from bert_trainer.parallel.world import World
 from bert_trainer.training.device import Compute
 from bert_trainer.training.evaluation import evaluate, unigram_baseline
+from bert_trainer.training.filled_masks import fill_masks
 from bert_trainer.training.run_data import RunData
 from bert_trainer.training.run_writer import RunWriter
 
@@ -45,6 +47,11 @@ def evaluate_and_report(
         accuracy = evaluate(model, measured, world, compute.device)
 
     def report() -> None:
+        if when == "after":
+            # Before the record, behind which nothing is evaluated again.
+            folder, seed = writer.folder, writer.folder.config.seed
+            folder.check_fence()
+            write_filled_masks(folder.path, fill_masks(model, measured, data.vocabulary, compute, seed=seed))
         # Counting the baseline reads shards.
         baseline = unigram_baseline(_baseline_folder(data, index, stage.sequence_length), measured)
         writer.evaluated(

@@ -14,6 +14,7 @@ import torch
 
 from bert_trainer.config.stages import DataRange
 from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import InputError
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
@@ -74,6 +75,11 @@ class EvaluationSet:
                 hint="widen the range",
             )
         return cls(folder, first, min(last, first + (max_samples or total)), micro_batch_size)
+
+    def read_row(self, number: int) -> RaggedSamples:
+        """Return one sample. number: in shard order, from ``first`` to before ``last``."""
+        ((shard, first, last, _),) = _parts(self.folder, number, number + 1)
+        return self.folder.read_ragged(shard, slice(first, last))
 
 
 @torch.no_grad()
