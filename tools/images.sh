@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build images with buildah and skopeo for a node without a registry, and print the folder (an OCI image layout) that holds them.
 #
-#   tools/images.sh [--release] [--fresh] [--output FOLDER] [NAME...]        default: operator trainer
+#   tools/images.sh [--release | --rehearse] [--fresh] [--output FOLDER] [NAME...]        default: operator trainer
 #
 # NAME is operator, trainer (Open MPI 5), a flavour of the trainer (trainer-open-mpi-4, trainer-mpich,
 # trainer-intel-mpi), trainer-cuda (Open MPI 5 and NCCL), or one with an older torch and without Horovod: trainer-v100
@@ -11,14 +11,16 @@
 # `docker build -f images/NAME/Dockerfile .` does the same. The layout lies outside the clone. An image whose inputs have not changed is not built again, and what
 # no image needs any more is deleted. The base image is made by debootstrap, once, and packages come from the machine's mirror.
 #
-# --release builds as anyone else does: on the base that the Dockerfile names by digest, with packages of its snapshot.
-# --fresh builds again what is there, from nothing (a release always does). --output is another folder for the layout.
+# --release builds what is published: on the base that the Dockerfile names by digest, with packages of its snapshot.
+# --rehearse does the same on the base made here. Both leave out what the tests need and nobody may publish.
+# --fresh builds again what is there, from nothing (releases always do), Horovod too. --output is another folder for the
+# layout.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/bert-operator
 layout=$cache/images/layout
 base=docker.io/library/debian:bookworm-slim
-stand_in=1 fresh=0
+stand_in=1 fresh=0 kind=test
 export BUILDAH_ISOLATION=${BUILDAH_ISOLATION:-chroot} STORAGE_DRIVER=${STORAGE_DRIVER:-overlay}
 
 names="operator, trainer, trainer-cuda, trainer-v100, trainer-ort, trainer-open-mpi-4, trainer-mpich, trainer-intel-mpi"
@@ -61,7 +63,7 @@ key_of() {
     # Names and contents; what Python and compilers leave behind does not count.
     # shellcheck disable=SC2046 - several words
     { find $(inputs_of "$1") -type f -not -path '*/__pycache__/*' -not -path '*/backends/cpu/lib/*' -print0 | sort -z | xargs -0 sha256sum; echo "$1"
-        [ "$stand_in" = 1 ] || echo release; } |
+        [ "$kind" = test ] || echo "$kind"; } |
         sha256sum | cut -c1-16
 }
 
@@ -86,6 +88,8 @@ build() {
         # Its packages come from the mirror that the machine reaches, which keeps no snapshots.
         options+=(--pull=never --build-arg="BASE=$base" --build-arg=SNAPSHOT=)
     fi
+    # Jobs of the tests run with it.
+    [ "$name" = operator ] || [ "$kind" != test ] || options+=(--build-arg=OPENMP=intel)
     if [ "$fresh" = 1 ]; then options+=(--no-cache); else options+=(--layers); fi
     # Of every file and of the image itself; without it a build differs from the one before in all of them.
     time=$(sed -n 's/^ARG SOURCE_DATE_EPOCH=//p' "images/${name%%-*}/Dockerfile")
@@ -97,8 +101,8 @@ build() {
         options+=(-v "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}:/run/host-certificates.crt:ro")
         options+=(-v "$work/pip.conf:/etc/pip.conf:ro")
     fi
-    # Wheels of Horovod that were compiled for the same Python, torch and MPI; a release compiles its own.
-    [ "$name" = operator ] || [ "$stand_in" = 0 ] || options+=(-v "$cache:/wheels/bert-operator")
+    # Wheels of Horovod that were compiled for the same Python, torch and MPI.
+    [ "$name" = operator ] || [ "$fresh" = 1 ] || options+=(-v "$cache:/wheels/bert-operator")
     say "building $name, usually $(minutes_of "$name")"
     # shellcheck disable=SC2046 - several words, or none
     buildah build "${options[@]}" $(arguments_of "$name") -f "images/${name%%-*}/Dockerfile" \
@@ -146,10 +150,11 @@ main() {
     local name key tool
     while [[ ${1:-} == --* ]]; do
         case $1 in
-            --release) stand_in=0 fresh=1 ;;
+            --release) stand_in=0 fresh=1 kind=release ;;
+            --rehearse) fresh=1 kind=rehearsal ;;
             --fresh) fresh=1 ;;
             --output) layout=${2:?--output: which folder?} && shift ;;
-            *) die "got '$1'; allowed: --release, --fresh, --output FOLDER" ;;
+            *) die "got '$1'; allowed: --release, --rehearse, --fresh, --output FOLDER" ;;
         esac
         shift
     done

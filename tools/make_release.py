@@ -26,6 +26,7 @@ from typing import Any
 
 from release.archives import read_archive, write_archive, write_layout_archive
 from release.image_files import NAME_IN_LAYOUT, read_image
+from release.licences import is_allowed
 from release.sbom import Part, is_wanted, parts_of_image, parts_of_locks, write_sbom
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -172,19 +173,35 @@ class Release:
         self._describe(target, "bert-operator-kustomize", generic, parts, "CONTAINS")
 
     def _make_image(self, name: str, stand_in: bool) -> None:
-        options = ["--fresh"] if stand_in else ["--release"]
+        options = ["--rehearse"] if stand_in else ["--release"]
         with tempfile.TemporaryDirectory() as work:
             layout = Path(run(self.tree / "tools/images.sh", *options, "--output", f"{work}/layout", name))
             image = read_image(layout, name, keep=is_wanted)
+            parts = parts_of_image(image)
+            check_licences(name, parts)
             suffix = "-stand-in" if stand_in else ""
             target = self.folder / f"bert-{name}-image-{self.version}{suffix}.oci.tar"
             write_layout_archive(target, layout_files(layout, image.digest, f"{self.version}{suffix}"), self.seconds)
         url = f"pkg:oci/bert-{name}@{image.digest}"
-        self._describe(target, f"bert-{name}", url, parts_of_image(image), "CONTAINS")
+        self._describe(target, f"bert-{name}", url, parts, "CONTAINS")
 
     def _describe(self, path: Path, name: str, url: str, parts: list[Part], relation: str) -> None:
         described = Part(name, self.version, url, "Apache-2.0", sha256=sum_of(path))
         write_sbom(path.with_name(f"{path.name}.spdx.json"), described, parts, relation, self.seconds)
+
+
+def check_licences(name: str, parts: list[Part]) -> None:
+    """Refuse an image with a Python package that may not be handed on.
+
+    Raises:
+        ReleaseError: A package's licence is not allowed, or not known.
+    """
+    # Debian's own archive holds nothing that may not be, and its lists of packages name no licences.
+    python = [part for part in parts if part.url.startswith("pkg:pypi/")]
+    wrong = [f"{part.name} ({part.licence or 'not known'})" for part in python if not is_allowed(part.licence)]
+    if wrong:
+        allowed = "those that tools/release/licences.toml lists"
+        raise ReleaseError(f"image {name}: got licences {', '.join(wrong)}; allowed: {allowed}; leave the packages out")
 
 
 def layout_files(layout: Path, digest: str, tag: str) -> dict[str, Path | bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -129,6 +130,8 @@ def test_a_flavour_is_the_trainers_dockerfile_with_other_arguments(
     assert f"-f images/{dockerfile}/Dockerfile " in build
     # A stand-in for the base, and packages of today, since a machine's mirror keeps no snapshots.
     stand_in = ["BASE=docker.io/library/debian:bookworm-slim", "SNAPSHOT="]
+    # Jobs of the tests use Intel's OpenMP.
+    stand_in += ["OPENMP=intel"] * (name != "operator")
     assert [word for word in build.split() if word.startswith("--build-arg")] == [
         f"--build-arg={argument}" for argument in (*stand_in, *arguments)
     ]
@@ -153,21 +156,40 @@ def test_a_release_is_built_from_nothing_on_the_base_that_the_dockerfile_names(c
     clone.run("--release", "trainer")
     (build,) = clone.built()
     assert "/wheels" not in build, "a wheel of Horovod from this machine's cache is in the release"
+    assert "OPENMP" not in build, "a release holds what may not be handed on"
+
+
+def test_a_rehearsed_release_has_another_base_and_nothing_else(clone: Clone, tmp_path: Path) -> None:
+    base = {"--pull=never", "--build-arg=BASE=docker.io/library/debian:bookworm-slim", "--build-arg=SNAPSHOT="}
+    builds = []
+    for option in ("--release", "--rehearse"):
+        clone.run(option, "--output", str(tmp_path / "other"), "trainer")
+        (build,) = clone.built()
+        builds.append([word for word in build.split() if not re.search(r"/tmp|bert-operator.test", word)])
+    released, rehearsed = builds
+    assert {*rehearsed} - {*released} == base
+    assert [word for word in rehearsed if word not in base] == released
+    # In the folder of the tests it does not pass for what they need.
+    clone.run("--rehearse", "trainer")
+    clone.run("trainer")
+    assert len(clone.built()) == 1
 
 
 def test_a_fresh_build_takes_nothing_over_and_builds_what_is_there(clone: Clone) -> None:
-    clone.run("operator")
+    clone.run("trainer")
     assert "--layers" in clone.built()[0].split()
-    clone.run("--fresh", "operator")
+    assert ":/wheels/bert-operator" in clone.built()[0]
+    clone.run("--fresh", "trainer")
     (build,) = clone.built()
     assert "--no-cache" in build.split()
     assert "--build-arg=SNAPSHOT=" in build.split()
+    assert "/wheels" not in build
 
 
 def test_an_option_that_does_not_exist_is_refused_with_those_that_do(clone: Clone) -> None:
     answer = clone.run("--clean", "operator")
     assert answer.returncode == 1
-    assert answer.stderr == "images: got '--clean'; allowed: --release, --fresh, --output FOLDER\n"
+    assert answer.stderr == "images: got '--clean'; allowed: --release, --rehearse, --fresh, --output FOLDER\n"
 
 
 def test_what_has_not_changed_is_not_built_again(clone: Clone) -> None:

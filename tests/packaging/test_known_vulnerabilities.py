@@ -151,3 +151,10 @@ def test_the_job_that_builds_a_release_may_write_and_sign_nothing() -> None:
     assert signing == ["publish"]
     commands = [str(step.get("run")) for step in document["jobs"]["publish"]["steps"]]
     assert not any("make " in command for command in commands), "what signs builds nothing"
+
+
+def test_sums_are_signed_in_the_format_that_the_page_asks_for() -> None:
+    places = (ROOT / ".github/workflows/release.yaml", ROOT / "docs/guides/verify.md")
+    signed, verified = (re.findall(r"cosign (?:sign|verify)-blob [^\n]*", path.read_text()) for path in places)
+    assert len(signed) == len(verified) == 1
+    assert all(" --new-bundle-format --bundle SHA256SUMS.sigstore.json" in line for line in (*signed, *verified))

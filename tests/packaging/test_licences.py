@@ -15,16 +15,20 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
+from make_release import ReleaseError, check_licences  # noqa: E402
 from release.licences import is_allowed, is_expression, licence_table, state_licence  # noqa: E402
+from release.sbom import Part  # noqa: E402
 
 INSTALLED: dict[str, Distribution] = {canonicalize_name(item.metadata["Name"]): item for item in distributions()}
 
 
-def locked_here() -> list[str]:
-    """Return the names of what the lock file installs on this machine."""
-    lines = re.findall(
-        r"^([A-Za-z0-9_.-]+==[^\\\n]+?)\s*\\?$", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE
-    )
+IMAGE_LOCKS = [*(ROOT / "images").rglob("*.lock"), *(ROOT / "tools").glob("*.lock")]
+
+
+def locked_here(*locks: Path) -> list[str]:
+    """Return the names of what lock files install on this machine."""
+    text = "".join(lock.read_text() for lock in locks or [ROOT / "requirements.lock"])
+    lines = re.findall(r"^([A-Za-z0-9_.-]+==[^\\\n]+?)\s*\\?$", text, flags=re.MULTILINE)
     wanted = [Requirement(line) for line in lines]
     return sorted({canonicalize_name(r.name) for r in wanted if r.marker is None or r.marker.evaluate()})
 
@@ -38,10 +42,42 @@ def test_every_locked_package_has_an_allowed_licence() -> None:
     assert {name: found for name, found in unclear.items() if not is_allowed(found)} == {}
 
 
+def test_what_only_an_image_installs_has_an_allowed_licence() -> None:
+    table = licence_table()
+    # Whatever is in our own lock file was looked at above; nothing else is sure to be installed here.
+    others = sorted({*locked_here(*IMAGE_LOCKS)} - {*locked_here()})
+    assert {"impi-rt", "mpich", "intel-openmp", "nvidia-cuda-nvcc", "horovod"} <= {*others}
+    stated = {name: table["stated"].get(name, "") for name in others if name not in table["exceptions"]}
+    assert {name: found for name, found in stated.items() if not is_allowed(found)} == {}
+
+
+def test_what_is_stated_agrees_with_what_is_installed() -> None:
+    for name in {*locked_here(*IMAGE_LOCKS)} & {*INSTALLED} & {*licence_table()["stated"]}:
+        metadata = Message()
+        for key, value in INSTALLED[name].metadata.items():
+            metadata[key] = f"not-{name}" if key == "Name" else value
+        said = state_licence(metadata)
+        assert said in ("", licence_table()["stated"][name]), name
+
+
+def test_an_image_with_a_licence_that_nobody_may_hand_on_is_no_release() -> None:
+    good = [
+        Part("torch", "2.15.0", "pkg:pypi/torch@2.15.0", "BSD-3-Clause"),
+        Part("bash", "5.2", "pkg:deb/debian/bash"),
+    ]
+    check_licences("trainer", good)
+    bad = [
+        Part("intel-openmp", "2026.2.0", "pkg:pypi/intel-openmp@2026.2.0"),
+        Part("x", "1", "pkg:pypi/x@1", "AGPL-3.0"),
+    ]
+    with pytest.raises(ReleaseError, match=r"^image trainer: got licences intel-openmp \(not known\), x \(AGPL-3.0\);"):
+        check_licences("trainer", [*good, *bad])
+
+
 def test_the_table_holds_nothing_that_nobody_needs() -> None:
     table = licence_table()
     named = {*table["stated"], *table["exceptions"]}
-    assert named - set(locked_here()) == set()
+    assert named - set(locked_here(ROOT / "requirements.lock", *IMAGE_LOCKS)) == set()
     assert [name for name in (*table["allowed"], *table["stated"].values()) if not is_expression(name)] == []
     assert all(reason.endswith(".") for reason in table["exceptions"].values())
 

@@ -28,6 +28,7 @@ def test_what_is_chosen_comes_first_and_in_one_variable(tmp_path: Path) -> None:
     [
         ({"BERT_ALLOCATOR": "tcmalloc"}, "the image has no libtcmalloc_minimal.so.4"),
         ({"BERT_ALLOCATOR": "fast"}, "got 'fast'; allowed: system, jemalloc, tcmalloc"),
+        ({"BERT_OPENMP": "intel"}, "the image has no libiomp5.so\nhint: build the image with OPENMP=intel"),
         ({"BERT_OPENMP": "llvm"}, "got 'llvm'; allowed: gnu, intel"),
     ],
 )

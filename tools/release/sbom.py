@@ -38,7 +38,7 @@ from spdx_tools.spdx.model import (
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from release.image_files import Image
-from release.licences import spdx, state_licence
+from release.licences import licence_table, spdx, state_licence
 
 _DPKG = ("var/lib/dpkg/status", "var/lib/dpkg/status.d/")
 _LOCK_LINE = re.compile(r"^([A-Za-z0-9_.-]+)==([^ ;\\]+)", re.MULTILINE)
@@ -79,14 +79,19 @@ def parts_of_image(image: Image) -> list[Part]:
 
 
 def parts_of_locks(locks: Iterable[Path]) -> list[Part]:
-    """Return the Python packages of lock files, with the licences of those that are installed here in that version."""
+    """Return the Python packages of lock files, with the licences of those that are installed here in that version.
+
+    Of the others with what licences.toml states, if anything.
+    """
+    table: dict[str, str] = licence_table()["stated"]
     installed = {_normalize(str(item.metadata["Name"])): item.metadata for item in distributions()}
     parts = set()
     for lock in locks:
         for name, version in _LOCK_LINE.findall(lock.read_text()):
             metadata = installed.get(_normalize(name))
             known = metadata is not None and metadata["Version"] == version
-            licence = state_licence(metadata) if known and isinstance(metadata, Message) else ""
+            stated = table.get(_normalize(name), "")
+            licence = state_licence(metadata) if known and isinstance(metadata, Message) else stated
             parts.add(Part(_normalize(name), version, f"pkg:pypi/{_normalize(name)}@{version}", licence))
     return sorted(parts, key=lambda part: part.url)
 

@@ -219,9 +219,11 @@ def choose_preload(environment: Mapping[str, str], folders: Sequence[Path] = _LI
             continue
         path = next((folder / library for folder in folders if (folder / library).exists()), None)
         if path is None:
+            # Intel's licence keeps it out of published images.
+            add = "build the image with OPENMP=intel" if variable == "BERT_OPENMP" else "install it into the image"
             raise InputError(
                 f"{variable}: got {choice!r}, but the image has no {library}",
-                hint=f"install it into the image, or leave {'spec.cpu.' + variable[5:].lower()} out",
+                hint=f"{add}, or leave {'spec.cpu.' + variable[5:].lower()} out",
             )
         found.append(str(path))
     if not found:
