@@ -18,7 +18,8 @@ pytestmark = pytest.mark.timeout(400)
 
 _LOOK_INSIDE = """
 import json, os, pathlib, socket
-from bert_trainer.pod.processes import find_descendants, find_ranks
+from bert_trainer.pod.processes import find_ranks
+from bert_trainer.system.process_tree import find_descendants
 def read(*paths):
     return next((pathlib.Path(path).read_text().strip() for path in paths if os.path.exists(path)), None)
 ranks = []

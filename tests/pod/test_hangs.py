@@ -23,10 +23,11 @@ from bert_trainer.pod.exit_codes import Evidence, decide_exit_code
 from bert_trainer.pod.hang_watch import Hang, find_culprits, find_leave_limit_s
 from bert_trainer.pod.launcher_log import LauncherLog, RecordSource
 from bert_trainer.pod.mpi import find_program
-from bert_trainer.pod.processes import StopForwarder, find_descendants, find_ranks
+from bert_trainer.pod.processes import StopForwarder, find_ranks
 from bert_trainer.pod.rendezvous import LaunchMonitor, Rendezvous
 from bert_trainer.system import heartbeat as heartbeat_module
 from bert_trainer.system.heartbeat import SIZE_BYTES, Beat, Heartbeat, Pace, read_limits
+from bert_trainer.system.process_tree import find_descendants
 from cluster_api import wait_until
 from tiny_run import COLLECTIVES, pretrain_stage, run_document, write_dataset
 
@@ -135,6 +136,32 @@ def test_what_is_expected_of_a_step_is_the_longest_and_behind_anything_else_noth
     pace.add(2.0)
     pace.add(3.0)
     assert pace.expected_s == 3.0
+
+
+# Works in a process of its own, and looks round meanwhile as the pool of a data build does.
+BUILD = """
+import os, subprocess, sys, time
+from bert_trainer.system import heartbeat
+from bert_trainer.system.busy_beats import beat_while_busy
+heartbeat.begin()
+with beat_while_busy("the data build", every_s=0.5):
+    worker = subprocess.Popen([sys.executable, "-c", WORK], stdin=subprocess.PIPE)
+    while worker.poll() is None:
+        time.sleep(0.2)
+"""
+WORKS = "import time; end = time.monotonic() + 6\nwhile time.monotonic() < end: pass"
+WAITS = "import sys; sys.stdin.read()"
+
+
+@pytest.mark.parametrize(("work", "code"), [(WORKS, 0), (WAITS, 4)], ids=["works", "waits"])
+def test_a_build_makes_progress_as_long_as_its_processes_use_the_processor(
+    tmp_path: Path, work: str, code: int
+) -> None:
+    options = ["single", "--ranks", "1", "--termination-log", str(tmp_path / "record.json")]
+    words = [*pods.POD, *options, "--", sys.executable, "-c", BUILD.replace("WORK", repr(work))]
+    with pods.running(words, tmp_path / "log", BERT_HANG_LIMITS_S="1,2.5", BERT_ATTEMPT="1") as pod:
+        assert pod.end() == code, pod.output
+    assert ("no progress in the_data_build" in pod.output) == (code == 4), pod.output
 
 
 @needs_mpi

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 import pods
-from bert_trainer.pod.processes import find_descendants, find_ranks
+from bert_trainer.pod.processes import find_ranks
+from bert_trainer.system.process_tree import find_descendants
 from flavours import FLAVOURS, Flavour
 
 KILLS = int(os.environ.get("BERT_TEST_KILLS", "2"))

@@ -17,7 +17,7 @@ import pytest
 import pods
 import ssh_hosts
 from bert_trainer.pod.mpi import find_program
-from bert_trainer.pod.processes import find_descendants
+from bert_trainer.system.process_tree import find_descendants
 
 OPTIONS = ("--ranks", "2", "--workers", "2", "--slots", "1", "--wait-seconds", "20")
 PROGRAM = (sys.executable, "-c", pods.PATIENT)

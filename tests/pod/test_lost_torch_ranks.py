@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import ssh_hosts
-from bert_trainer.pod.processes import find_descendants, find_ranks
+from bert_trainer.pod.processes import find_ranks
+from bert_trainer.system.process_tree import find_descendants
 from cluster_api import wait_until
 from tiny_run import pretrain_stage, run_document, write_dataset
 

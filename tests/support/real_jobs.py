@@ -58,7 +58,8 @@ print(ranks[-1])
 
 _STOP_A_RANK = """
 import os, signal
-from bert_trainer.pod.processes import find_descendants, find_ranks
+from bert_trainer.pod.processes import find_ranks
+from bert_trainer.system.process_tree import find_descendants
 rank = find_ranks(1)[-1]
 (program,) = find_descendants(rank)[rank]
 os.kill(program, signal.SIGSTOP)

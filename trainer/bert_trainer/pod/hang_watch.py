@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from bert_trainer.errors import InputError
-from bert_trainer.pod.processes import find_descendants, signal_process
+from bert_trainer.pod.processes import signal_process
 from bert_trainer.system.heartbeat import (
     DESCRIPTOR_VARIABLE,
     MEMORY_NAME,
@@ -31,6 +31,7 @@ from bert_trainer.system.heartbeat import (
     read_limits,
 )
 from bert_trainer.system.mpi_variables import read_rank
+from bert_trainer.system.process_tree import find_descendants
 
 ACTION_VARIABLE = "BERT_ON_HANG"
 Action = Literal["Restart", "Notify"]

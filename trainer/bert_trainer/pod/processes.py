@@ -15,7 +15,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -23,6 +22,7 @@ from typing import IO, Literal, Self
 
 from bert_trainer.errors import InputError
 from bert_trainer.system.mpi_variables import is_rank
+from bert_trainer.system.process_tree import find_descendants
 
 Stream = Literal["stdout", "stderr"]
 
@@ -200,20 +200,6 @@ def die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def find_descendants(root: int) -> dict[int, list[int]]:
-    """Return the children of root and of each process below it, by process id; without zombies."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for folder in _PROC.iterdir():
-        if folder.name.isdecimal() and (parent := _read_parent(folder)) is not None:
-            children[parent].append(int(folder.name))
-    found, queue = {}, [root]
-    while queue:
-        process = queue.pop()
-        found[process] = children.get(process, [])
-        queue += found[process]
-    return found
-
-
 def find_ranks(root: int) -> list[int]:
     """Return the ranks below root: the topmost processes with a rank's variables.
 
@@ -228,15 +214,6 @@ def find_ranks(root: int) -> list[int]:
         else:
             queue += tree[process]
     return ranks
-
-
-def _read_parent(folder: Path) -> int | None:
-    try:
-        # PID (NAME) STATE PARENT ...; the name may hold blanks and parentheses, so split behind the last one.
-        state, parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-    except (OSError, ValueError):
-        return None  # it has just ended
-    return None if state in "ZX" else int(parent)
 
 
 def _is_rank(folder: Path) -> bool:

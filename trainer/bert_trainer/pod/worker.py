@@ -25,12 +25,12 @@ from bert_trainer.pod.processes import (
     STOP_SIGNALS,
     adopt_orphans,
     check_user,
-    find_descendants,
     find_ranks,
     signal_process,
     temporary_folder,
     unblock_stop_signals,
 )
+from bert_trainer.system.process_tree import find_descendants
 
 # What sshd sets for every session itself, and what concerns this process or its terminal alone.
 _NOT_FORWARDED = frozenset(

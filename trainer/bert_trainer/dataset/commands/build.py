@@ -31,6 +31,8 @@ from bert_trainer.errors import EXIT_FAILED, Stopped, TrainerError
 from bert_trainer.output.progress import Reporter
 from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.output.termination import write_termination
+from bert_trainer.system import heartbeat
+from bert_trainer.system.busy_beats import beat_while_busy
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,10 @@ def build(arguments: argparse.Namespace) -> int:
     """Build what a run configuration asks for, or what the options say."""
     # Asked of the environment: importing mpi4py starts MPI.
     if world_size() == 1:
-        return _build(arguments, None)
+        # Where several pods build, ranks without a task wait as healthy ones do: nobody watches them.
+        heartbeat.begin(os.environ)
+        with beat_while_busy("the data build"):
+            return _build(arguments, None)
     with MpiWorld() as world:
         # Only rank 0 parses, locks, logs and reports: what the other ranks print would come once for each of them.
         if world.rank == 0:
