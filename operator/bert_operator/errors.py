@@ -92,14 +92,20 @@ def render_path(path: Path) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            text += f".{part}" if text else part
+            shown = printable(part)
+            text += f".{shown}" if text else shown
     return text or "(the document)"
+
+
+def printable(text: str) -> str:
+    """Return text from elsewhere as a terminal and a log may have it: other signs are escaped as Python does."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def render_value(value: object) -> str:
     """Render a value as it stands in YAML's flow style, shortened where it is long."""
     # default=str: messages quote whatever was found, also what JSON has no form for.
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = printable(json.dumps(value, ensure_ascii=False, default=str))
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 
 

@@ -181,7 +181,7 @@ def _unwrap(document: Any, path: Path) -> Any:
     data = document.get("data")
     text = data.get(_KEY) if isinstance(data, dict) else None
     if not isinstance(text, str):
-        raise SettingsError(f"{path}: a ConfigMap without {_KEY}; the operator's is named bert-operator-settings")
+        raise SettingsError(f"{path}: a ConfigMap without {_KEY}", hint="name the operator's: bert-operator-settings")
     return _parse(text, path)
 
 

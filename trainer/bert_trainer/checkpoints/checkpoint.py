@@ -269,9 +269,8 @@ def read_checkpoint(path: Path, *, with_sums: bool = True, is_own: bool = True) 
         with (path / MANIFEST_FILE).open("rb") as file:
             manifest: dict[str, Any] = json.loads(file.read(_MAX_MANIFEST_BYTES))
         if manifest["contract_version"] != CONTRACT_VERSION:
-            raise TrainerError(
-                f"{path}: written by contract version {manifest['contract_version']}, this is {CONTRACT_VERSION}"
-            )
+            version = shown(str(manifest["contract_version"])[:100])
+            raise TrainerError(f"{path}: written by contract version {version}, this is {CONTRACT_VERSION}")
         own_sum = manifest.pop(OWN_SUM_KEY, None)  # releases up to 0.1 wrote none
         if own_sum is not None and own_sum != manifest_sum(manifest):
             raise TrainerError(f"{path / MANIFEST_FILE}: its SHA-256 is not the one in it")
@@ -302,7 +301,9 @@ def read_checkpoint(path: Path, *, with_sums: bool = True, is_own: bool = True) 
     except OSError as error:
         raise TrainerError(f"{path}: cannot be read ({error})") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise TrainerError(f"{path / MANIFEST_FILE}: not a manifest ({type(error).__name__}: {error})") from error
+        # It quotes names of fields as they are.
+        found = f"{type(error).__name__}: {shown(str(error)[:500])}"
+        raise TrainerError(f"{path / MANIFEST_FILE}: not a manifest ({found})") from error
 
 
 def _check_regular(path: Path) -> None:

@@ -32,7 +32,7 @@ from ruamel.yaml.events import (
 
 from bert_operator import names
 from bert_operator.api.parsing import plain_scalars
-from bert_operator.errors import DocumentError, render_path
+from bert_operator.errors import DocumentError, printable, render_path
 
 MAX_BYTES = 1_048_576
 """Longest file. The API server takes objects of 1.5 MiB; a job is a few kilobytes."""
@@ -156,7 +156,9 @@ def _split(events: Iterator[Event], source: str) -> Iterator[list[Event]]:
                 elif isinstance(event, MappingEndEvent | SequenceEndEvent):
                     depth -= 1
                 if depth > _MAX_STREAM_DEPTH:  # the library takes minutes for some thousands
-                    raise DocumentError(f"{source}: more than {_MAX_STREAM_DEPTH} levels of nested sections and lists")
+                    raise DocumentError(
+                        f"{source}: more than {_MAX_STREAM_DEPTH} levels of nesting; allowed: up to those"
+                    )
 
 
 def _items_of(document: Json) -> list[dict[str, Json]]:
@@ -234,7 +236,9 @@ class _Builder:
 
     def _value(self, event: Event, depth: int) -> Json:
         if depth > _MAX_DEPTH:
-            raise self._error(event, f"nested deeper than {_MAX_DEPTH} levels")
+            raise self._error(
+                event, f"nested deeper than {_MAX_DEPTH} levels; allowed: up to those, a job has about ten"
+            )
         if isinstance(event, AliasEvent):
             return self._alias(event)
         assert isinstance(event, ScalarEvent | SequenceStartEvent | MappingStartEvent), "an event out of place"
@@ -266,7 +270,9 @@ class _Builder:
         while not isinstance(event := next(self._events), MappingEndEvent):
             # Quoted, it is a key like any other.
             if isinstance(event, ScalarEvent) and event.value == "<<" and event.style is None:
-                raise self._error(event, "the merge key '<<' is read by some YAML versions only; write the fields out")
+                raise self._error(
+                    event, "the merge key '<<' is read by some YAML versions only", hint="write the fields out"
+                )
             key = self._value(event, depth + 1)
             if not isinstance(key, str):
                 raise self._error(event, f"keys must be strings, not {key!r}; quote it")
@@ -284,7 +290,11 @@ class _Builder:
             return text
         value = plain_scalars.read_1_2(text)
         if plain_scalars.is_not_finite(text) or value in (math.inf, -math.inf):
-            raise self._error(event, f"{text} is a number that JSON, and so Kubernetes, does not have")
+            raise self._error(
+                event,
+                f"{text} is a number that JSON, and so Kubernetes, does not have",
+                hint="write a finite number, or quote it if it is text",
+            )
         if (both := plain_scalars.disagreement(text)) is not None:
             where = f"{render_path(tuple(self._path))}: " if self._path else ""
             message = f"{where}{text} is {both.yaml_1_1} and {both.yaml_1_2} in YAML 1.2"
@@ -295,7 +305,11 @@ class _Builder:
 
     def _alias(self, event: AliasEvent) -> Json:
         if event.anchor not in self._anchors:
-            raise self._error(event, f"the alias *{event.anchor} has no complete anchor before it")
+            raise self._error(
+                event,
+                f"the alias *{event.anchor} has no complete anchor before it",
+                hint=f"put &{event.anchor} before the value that it stands for, or write that value out",
+            )
         value, nodes = self._anchors[event.anchor]
         self._count(event, nodes)
         return value
@@ -303,12 +317,15 @@ class _Builder:
     def _count(self, event: Event, nodes: int) -> None:
         self._nodes += nodes
         if self._nodes > _MAX_NODES:
-            raise self._error(event, f"more than {_MAX_NODES} values, aliases expanded; a job has a few dozen")
+            raise self._error(
+                event, f"more than {_MAX_NODES} values, aliases expanded; allowed: up to those, a job has a few dozen"
+            )
 
     def _refuse_tag(self, event: ScalarEvent | SequenceStartEvent | MappingStartEvent) -> None:
         is_text = isinstance(event, ScalarEvent) and event.tag == "tag:yaml.org,2002:str"
         if event.tag is not None and not is_text:
-            raise self._error(event, f"the tag {event.tag} is not supported; leave it out")
+            # In a tag %1B stands for an escape character.
+            raise self._error(event, f"the tag {printable(event.tag)} is not supported", hint="leave it out")
 
     def _error(self, event: Event, message: str, *, hint: str | None = None) -> DocumentError:
         return DocumentError(f"{self._source}:{event.start_mark.line + 1}: {message}", hint=hint)
