@@ -14,13 +14,12 @@ import shutil
 import struct
 import sys
 import tempfile
-import time
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 from fuzz_reader import Chance, Reader
 from fuzz_results import Result
+from reached import Line, lines_of, trace
 from trial import Verdict, judge, limit_memory
 
 _COUNTS = struct.Struct("<QQddQ")
@@ -65,8 +64,10 @@ def fuzz(reader: Reader, kept: Path, findings: Path, *, seconds: float, inputs: 
                 result.problems.append(f"ended or hung the process: {_keep(findings, reader, path.read_bytes())}")
         if not os.WIFEXITED(status) or (os.WEXITSTATUS(status) and not result.problems):
             result.problems.append(f"the process ended with status {status}")
-        hit, wanted = _measure(reader, place, max(4.0, seconds / 3))
+        hit, left_out = _measure(reader, place, max(4.0, seconds / 3))
+        wanted = lines_of(reader)
         result.coverage = len(hit) / max(1, len(wanted))
+        result.problems += [f"leaves_out holds what an input enters: {name}" for name in left_out]
         for file, line in sorted(wanted - hit):
             result.unreached.setdefault(Path(file).name, []).append(line)
     return result
@@ -138,51 +139,22 @@ def _count(shared: mmap.mmap, verdict: Verdict) -> None:
     )
 
 
-def _measure(reader: Reader, place: Path, seconds: float) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
-    """Return the lines that sound inputs and those that libFuzzer kept reach, and all that count.
+def _measure(reader: Reader, place: Path, seconds: float) -> tuple[set[Line], list[str]]:
+    """Return the lines that sound inputs and those that libFuzzer kept reach, and what they should not enter.
 
     In a process of its own, for a limited time: what is not reached in it counts as not reached.
     """
-    wanted = {(file, line) for file, lines in reader.lines().items() for line in lines}
     report, child = place / "reached", os.fork()
     if child == 0:
         try:
             # As many as there is time for, those that were found last first: they reach what others do not.
-            found = sorted((place / "corpus").iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-            inputs = [path.read_bytes() for path in [*sorted((place / "seeds").iterdir()), *found]]
+            kept = sorted((place / "corpus").iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+            inputs = [path.read_bytes() for path in [*sorted((place / "seeds").iterdir()), *kept]]
             limit_memory()
-            report.write_text(
-                json.dumps(sorted(_trace(reader, inputs, place / "work", seconds, {f for f, _ in wanted})))
-            )
+            found = trace(reader, inputs, place / "work", seconds=seconds)
+            report.write_text(json.dumps([sorted(found.lines), sorted(found.left_out)]))
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    hit = {(file, line) for file, line in json.loads(report.read_text())} if report.exists() else set()
-    return hit & wanted, wanted
-
-
-def _trace(reader: Reader, inputs: list[bytes], work: Path, seconds: float, files: set[str]) -> set[tuple[str, int]]:
-    hit: set[tuple[str, int]] = set()
-    whose: dict[CodeType, bool] = {}
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        code = frame.f_code
-        ours = whose.get(code)
-        if ours is None:
-            ours = whose[code] = code.co_filename in files
-        if not ours:
-            return None
-        if event == "line":
-            hit.add((code.co_filename, frame.f_lineno))
-        return trace
-
-    until = time.monotonic() + seconds
-    for data in inputs:
-        sys.settrace(trace)
-        try:
-            judge(reader, data, work)
-        finally:
-            sys.settrace(None)
-        if time.monotonic() > until:
-            break
-    return hit
+    lines, left_out = json.loads(report.read_text()) if report.exists() else ((), ())
+    return {(file, line) for file, line in lines}, left_out

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fuzz_reader import Reader
-from mutations import mutate_json
+from mutations import each_changed, mutate_json
 
 from bert_trainer.dataset.corpus.corpora import open_corpus
 from bert_trainer.dataset.corpus.formats.wikitext import extract_paragraphs
-from small_dumps import dump, multistream, page
+from small_dumps import END, HEADER, dump, multistream, page
 
 _TEXT = "First sentence here. A second one!\n\nAnother document; with words. Über alles.\n".encode()
 _MARKUP = (
@@ -27,22 +28,81 @@ def _read(path: Path) -> object:
     return deque(open_corpus(str(path)).documents(), maxlen=0)
 
 
-def _compressed(_: Path) -> Iterator[bytes]:
-    yield from (_TEXT, gzip.compress(_TEXT, mtime=0), bz2.compress(_TEXT), lzma.compress(_TEXT))
+def _compressed(squeeze: Callable[[bytes], bytes]) -> Callable[[Path], Iterator[bytes]]:
+    def seeds(_: Path) -> Iterator[bytes]:
+        whole = squeeze(_TEXT)
+        yield from (whole, squeeze(b""), whole * 2, whole + b"\0" * 8, whole + b"x", whole[:-9], whole[:20])
+        yield from (whole[: len(whole) // 2] + b"\xff" + whole[len(whole) // 2 + 1 :], whole[:-5] + b"\0" * 5)
+        yield from map(
+            squeeze, ("ü".encode("latin-1"), b"\xef\xbb\xbfText.", "Text.".encode("utf-16"), b"a\tb\tc\n" * 20)
+        )
+        # A few bytes, and lines longer than are read at once: cut at a space, between characters.
+        yield from map(squeeze, (b"word " * (1 << 19), "ü".encode() * (5 << 18)))
+
+    return seeds
 
 
-def _dumps(_: Path) -> Iterator[bytes]:
-    pages = [
-        page("One", _MARKUP),
-        page("Two", "plain text of some words here", redirect=True),
-        page("A:b", "x", namespace=1),
-    ]
-    yield dump(*pages)
-    yield multistream(pages[:1], pages[1:])
-
-
+_MARKED_UP = (
+    _MARKUP,
+    "{{convert|1|km}} {{lang|de|Wort}} {{lang-fr|mot}} {{formatnum:1000}} {{spaced ndash}} {{nowrap|a b}} {{snd}}.",
+    "<nowiki>[[a]]</nowiki> <ref name=x/> <math>x</math> <poem>Lines</poem> <ref>never <br> <li>item <!-- never",
+    "[[Datei:a.png|thumb|b]] [[:Category:A]] [[de:Wort]] [[Category:B]] [[a|]] [[a#b|c]] &#x110000; &bogus; &lt;",
+    "{|\n|-\n{|\n| inner\n|}\n| outer\n|}\nText after.\n{|\n| never ends\n== Next ==\nMore text; and (, ) more ( ).",
+    "# a\n* b\n; c\n: d\n----\n__NOTOC__ ''bold'' {{{argument|x}}} [//a.b c] [https://a.b] https://c.d It ends so:",
+    "[[" * 150,
+    "{{a|" * 90 + "[[b|" * 90 + "c|" * 1500,
+    "=" + "a=" * 300,
+    "{{a|" * 60 + "x" + "}}" * 60 + "&a " * 900,
+)
+"""Pages that show what each kind of markup becomes, and some that are refused."""
 _STREAMS = "bert_trainer.dataset.corpus.formats.streams"
 _FORMATS = "bert_trainer.dataset.corpus.formats"
+_OF_OTHERS = ("read_head", "read_pieces", "_skip_line")
+_OF_XZ = ("readable", "tell", "close", "readinto", "__init__")
+
+
+def _json_lines(_: Path) -> Iterator[bytes]:
+    line = {"text": "First sentence here. A second one!", "other": 1}
+    yield json.dumps(line).encode() + b'\n{"text": ["a b", "c d", ""]}\n\n{"text": null}\n'
+    yield from each_changed(line, {"text": ..., "text ": 1})
+    yield from (
+        b"[1]\n",
+        b"{\n",
+        b"[" * 5000,
+        b'{"text": [1]}\n',
+        b'{"\x1b": 1}\n',
+        b'{"text": "\\ud800\\n\\u2028 b"}\n',
+    )
+    yield gzip.compress(b'{"text": "%b"}\n{"text": "b"}\n' % (b"a" * (9 << 20)), mtime=0)
+
+
+def _wikitext(_: Path) -> Iterator[bytes]:
+    for text in _MARKED_UP:
+        yield dump(page("One", text), page("Two", "words", redirect=True))
+    plain = page("One", _MARKUP)
+    yield dump(plain, page("A", "x", namespace=1), page("B", "{}", model="json"), page("C", ""), page("D", _MARKUP))
+    yield from (
+        dump(plain)[:-20],
+        dump(plain)[:700],
+        b"",
+        b"<mediawiki>",
+        dump(plain).replace(b"</title>", b"</titel>"),
+    )
+    yield dump(plain).replace(b"<text", b"&#0;<text")
+
+
+def _multistreams(_: Path) -> Iterator[bytes]:
+    one, two = page("One", _MARKUP), page("Two", "plain text of some words here", redirect=True)
+    whole = multistream([one, two], [page("A:b", "x", namespace=1)], [one])
+    streams = [bz2.compress(part) for part in (HEADER.encode(), one.encode(), END.encode())]
+    yield from (whole, bz2.compress(dump(one)), b"".join(streams), b"".join(streams[:2]), whole[:-30])
+    yield streams[0] + streams[1][:-20] + streams[2]
+    yield streams[0] + streams[1][:60] + b"\xff" * 9 + streams[1][69:] + streams[2]
+    yield streams[0] + bz2.compress((one + END).encode())
+    yield streams[0] + bz2.compress(b"not a page") + streams[2]
+    yield bz2.compress(b"no dump")
+
+
 READERS = (
     Reader(
         name="plain-text",
@@ -55,9 +115,9 @@ READERS = (
         Reader(
             name=f"compressed-{ending}",
             read=_read,
-            seeds=lambda _, squeeze=squeeze: iter([squeeze(_TEXT), squeeze(b"")]),
+            seeds=_compressed(squeeze),
             modules=(_STREAMS,),
-            leaves_out=() if ending == "xz" else ("_XzReader", "readable", "tell", "close", "readinto", "__init__"),
+            leaves_out=(*_OF_OTHERS, *(() if ending == "xz" else _OF_XZ)),
             file_name=f"text.txt.{ending}",
         )
         for ending, squeeze in (("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress))
@@ -65,7 +125,7 @@ READERS = (
     Reader(
         name="json-lines",
         read=_read,
-        seeds=lambda _: iter([b'{"text": "First sentence here. A second one!"}\n{"text": ["a b", "c d"]}\n']),
+        seeds=_json_lines,
         modules=(f"{_FORMATS}.json_lines",),
         mutate=mutate_json,
         file_name="text.jsonl",
@@ -73,15 +133,15 @@ READERS = (
     Reader(
         name="wikipedia",
         read=_read,
-        seeds=lambda _: iter([dump(page("One", _MARKUP), page("Two", "words", redirect=True))]),
+        seeds=_wikitext,
         modules=(f"{_FORMATS}.wikipedia", f"{_FORMATS}.wikitext"),
-        leaves_out=("_bzip2_streams",),
+        leaves_out=("_bzip2_streams", "_decompress"),
         file_name="dump.xml",
     ),
     Reader(
         name="wikipedia-bzip2",
         read=_read,
-        seeds=lambda place: iter(list(_dumps(place))[1:]),
+        seeds=_multistreams,
         modules=(f"{_FORMATS}.wikipedia",),
         file_name="dump.xml.bz2",
     ),

@@ -42,7 +42,10 @@ class Reader:
     modules: tuple[str, ...]
     """Whose lines count; of functions alone, since what lies outside of them runs on import."""
     leaves_out: tuple[str, ...] = ()
-    """Functions in these modules that are not part of reading: what writes, and what only another reader calls."""
+    """Functions in these modules that no input enters: what writes, and what other callers use. ``trial`` holds readers
+    to it: an input that enters one is a finding."""
+    only: tuple[str, ...] = ()
+    """The functions that count, where reading is a small part of the modules; empty: all but those above."""
     file_name: str = "input"
     """Under which the input lies: some readers go by it."""
     mutate: Mutate | None = None
@@ -65,16 +68,24 @@ class Reader:
             path = inspect.getsourcefile(module)
             assert path is not None
             code = compile(Path(path).read_text(), path, "exec", dont_inherit=True)
-            found[path] = set(_lines_of_functions(code, self.leaves_out))
+            found[path] = set(_lines_of_functions(code, self.leaves_out, self.only))
         return found
 
 
-def _lines_of_functions(code: CodeType, leaves_out: tuple[str, ...], inside: bool = False) -> Iterator[int]:
+_RUN_ON_IMPORT = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
+
+
+def _lines_of_functions(
+    code: CodeType, leaves_out: tuple[str, ...], only: tuple[str, ...], inside: bool = False
+) -> Iterator[int]:
     for constant in code.co_consts:
         if not isinstance(constant, CodeType) or constant.co_name in leaves_out:
             continue
-        is_class = not constant.co_flags & inspect.CO_OPTIMIZED
-        if not is_class:
+        if not inside and constant.co_name in _RUN_ON_IMPORT:
+            continue
+        if not constant.co_flags & inspect.CO_OPTIMIZED:  # a class
+            yield from _lines_of_functions(constant, leaves_out, only)
+        elif inside or not only or constant.co_name in only:
             # The first line is that of the definition, which runs on import.
             yield from (line for _, _, line in constant.co_lines() if line and line != constant.co_firstlineno)
-        yield from _lines_of_functions(constant, leaves_out, not is_class)
+            yield from _lines_of_functions(constant, leaves_out, only, True)

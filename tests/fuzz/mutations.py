@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fuzz_reader import Chance, Mutate
@@ -67,6 +67,23 @@ def mutate_value(value: Any, chance: Chance) -> Any:
     if isinstance(value, int) and draw.random() < 0.5:
         return draw.choice((value + 1, value - 1, -value, value * 2, value << 32, float(value), str(value)))
     return draw.choice(_ODD)
+
+
+def each_changed(document: Any, changes: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield a document of JSON once with each change: the keys to a value, joined by slashes, and the new value.
+
+    ``...`` takes the value away.
+    """
+    for path, value in changes.items():
+        changed = json.loads(json.dumps(document))
+        inner, names = changed, [int(name) if name.isdigit() else name for name in path.split("/")]
+        for name in names[:-1]:
+            inner = inner[name]
+        if value is ...:
+            del inner[names[-1]]
+        else:
+            inner[names[-1]] = value
+        yield json.dumps(changed).encode()
 
 
 def _text(text: str, chance: Chance) -> str:

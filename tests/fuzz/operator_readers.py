@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from fuzz_reader import Chance, Reader
-from mutations import mutate_json
+from mutations import each_changed, mutate_json
 
 from bert_operator.api.parsing.documents import read_job_document
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
-from bert_operator.cluster.observation import _parse_termination_message
+from bert_operator.cluster.observation import _first_failed_worker, _parse_termination_message
 from bert_operator.cluster.settings import load_settings
 from bert_operator.local.hosts import parse_hostfile
+from bert_operator.state.observed import read_outcome
 from hostile_records import OURS, draw_endings, draw_lines
 from sample_job import sample_document
 
@@ -28,6 +30,52 @@ def _manifests(_: Path) -> Iterator[bytes]:
     for path in sorted((_ROOT / "examples").glob("*/job.yaml")):
         yield path.read_bytes()
     yield b"a: &x [1, 2]\nb: *x\nc: !!str 1\nd: 0o17\ne: |\n  text\nf: {g: ~}\n---\n- 1e3\n"
+    kind = b"kind: BertPretrainJob\n"
+    yield b"kind: List\nitems:\n- 1\n- kind: BertPretrainJob\n- kind: Secret\n"
+    yield kind + b"---\n" + kind
+    yield b"kind: Secret\n---\nkind: ConfigMap\n"
+    yield b"\xef\xbb\xbf" + kind + b"a: &x [1, {b: 2}]\nc: *x\nd: 0xff\ne: 1.5\nf: 'text'\n"
+    yield "kind: BertPretrainJob\na: ü\n".encode("latin-1")
+    yield kind + b"x: " + b"[" * 60 + b"]" * 60
+    yield kind + b"x: " + b"[" * 210 + b"]" * 210
+    yield kind + b"".join(b"a%d: &a%d [*a%d, *a%d]\n" % (n, n, n - 1, n - 1) for n in range(1, 18)).replace(
+        b"*a0", b"1"
+    )
+    ambiguous = (
+        "yes",
+        "12:30:00",
+        "-1:30.5",
+        "017",
+        "-08",
+        "1_000",
+        "0b11",
+        "0xFFFFFFFFFFFFFFFFF",
+        "1e400",
+        "=",
+        "._1",
+    )
+    refused = (
+        ".inf",
+        ".NaN",
+        "1e999",
+        "*none",
+        "&x [*x]",
+        "!own 1",
+        "{<<: {a: 1}}",
+        "{1: 2}",
+        "{a: 1, a: 2}",
+        "[",
+        "\t- a",
+    )
+    yield from (kind + f"x: {text}\n".encode() for text in (*ambiguous, *refused))
+
+
+_SETTINGS = {
+    "profiles": {"a": {"model": {"preset": "tiny"}, "pods": {}}},
+    "defaultProfile": "a",
+    "profileNamespaces": {"a": ["team"]},
+    "jobEgress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 443, "protocol": "TCP"}]}],
+}
 
 
 def _mutate_text_or_json(data: bytes, chance: Chance) -> bytes:
@@ -39,6 +87,14 @@ def _settings(_: Path) -> Iterator[bytes]:
     yield b'{"profiles": {"a": {"model": {"preset": "tiny"}, "pods": {}}}, "defaultProfile": "a"}'
     for path in sorted((_ROOT / "deploy").rglob("*settings*.yaml")):
         yield path.read_bytes()
+    config_map = {"kind": "ConfigMap", "data": {"settings.yaml": json.dumps(_SETTINGS)}}
+    yield json.dumps(config_map).encode()
+    yield from each_changed(config_map, {"data": None, "data/settings.yaml": 3})
+    changes = {"profiles/a": {"modle": 1}, "defaultProfile": "b", "profileNamespaces/b": ["x"], "resyncSeconds": "soon"}
+    yield from each_changed(_SETTINGS, {**changes, "a\nb": 1, "jobEgress/0/ports/0/port": -1, "profiles": None})
+    yield b"a: &x {b: 1}\nc: *x\nd: &y 1\ne: *y\n"
+    yield from (b"a: &x [*x]\n", b"- 1\n", b"a: [\n", b"a: \xff\n", b"a: " + b"[" * 300 + b"]" * 300)
+    yield b"".join(b"a%d: &a%d [*a%d, *a%d]\n" % (n, n, n - 1, n - 1) for n in range(1, 24)).replace(b"*a0", b"1")
 
 
 def _read_log(path: Path) -> object:
@@ -50,7 +106,7 @@ def _read_log(path: Path) -> object:
 def _log(_: Path) -> Iterator[bytes]:
     lines = list(draw_lines(60, 1))
     yield from (line.encode(errors="replace") for line in lines)
-    yield "\n".join(lines).encode(errors="replace")
+    yield "\n".join(line[:200] for line in lines).encode(errors="replace")
     for words in (
         "event=progress stage=phase1 step=1 steps=9 loss=6.1 remaining_s=5",
         "event=checkpoint stage=phase1 step=1 path=a",
@@ -62,13 +118,28 @@ def _log(_: Path) -> Iterator[bytes]:
         yield f"bert-trainer/1 {words} {OURS}".encode()
 
 
+def _read_ending(path: Path) -> object:
+    """Read what a failed pod left, as ``observation._failed`` does."""
+    record, text = _parse_termination_message(path.read_bytes().decode(errors="replace")[:4096])
+    child: Any = SimpleNamespace(name="demo-a1")
+    return [read_outcome(code, record) for code in (1, 137, -9)], _first_failed_worker(record, child), text
+
+
+def _endings(_: Path) -> Iterator[bytes]:
+    yield from (text.encode(errors="replace") for text in draw_endings(60, 1))
+    yield b"\nTraceback (most recent call last):\n  x\nKeyError: 1\n\n"
+    for code in (0, 2, 3, 4, 75):
+        worker = {"host": "demo-a1-worker-1", "rank": 1}
+        yield json.dumps({"exitCode": code, "reason": "A", "message": "b", "firstFailure": worker}).encode()
+
+
 READERS = (
     Reader(
         name="manifests",
         read=lambda path: parse_job(read_job_document(path)),
         seeds=_manifests,
         modules=("bert_operator.api.parsing.documents", "bert_operator.api.parsing.plain_scalars"),
-        leaves_out=("read_job_stream", "_split", "_items_of", "_kind_of", "count_others", "advise", "disagreement"),
+        leaves_out=("parse_documents", "_spellings"),
         file_name="job.yaml",
         mutate=_mutate_text_or_json,
         names_file=False,
@@ -78,6 +149,7 @@ READERS = (
         read=load_settings,
         seeds=_settings,
         modules=("bert_operator.cluster.settings",),
+        leaves_out=("seen_from", "list_proxies"),
         file_name="settings.yaml",
         mutate=_mutate_text_or_json,
         names_file=False,
@@ -85,7 +157,15 @@ READERS = (
     Reader(
         name="host-files",
         read=lambda path: parse_hostfile(path.read_bytes().decode(errors="replace"), source=str(path)),
-        seeds=lambda _: iter([b"a slots=2\nb  # c\n\n10.0.0.1 max_slots=3\n::1\n", b"worker-0.demo\n"]),
+        seeds=lambda _: iter(
+            [
+                b"a slots=2\nb  # c\n\n10.0.0.1 max_slots=3\n::1\n",
+                b"worker-0.demo\n",
+                b"# none\n",
+                b"a\n-b\n",
+                b"a" * 300,
+            ]
+        ),
         modules=("bert_operator.local.hosts",),
         leaves_out=("render_hostfile",),
         most_bytes=1024,
@@ -95,19 +175,15 @@ READERS = (
         read=_read_log,
         seeds=_log,
         modules=("bert_operator.state.progress", "bert_operator.state.results"),
-        leaves_out=("describe_results", "_with_stage", "_render", "_is_of_task", "_on_one_line"),
+        leaves_out=("describe_results", "_with_stage", "_is_of_task", "_on_one_line", "_bounds"),
         names_file=False,
     ),
     Reader(
         name="termination-records",
-        read=lambda path: _parse_termination_message(path.read_bytes().decode(errors="replace")[:4096]),
-        seeds=lambda _: (text.encode(errors="replace") for text in draw_endings(60, 1)),
-        modules=("bert_operator.cluster.observation",),
-        leaves_out=(
-            *("observe_child", "_ended_at", "_waiting_since", "_has_succeeded", "_has_failed", "has_ended"),
-            *("is_settling", "_has_begun", "_failed", "_ended_after", "_first_failure", "_infrastructure_cause"),
-            *("_describe_cause", "_first_failed_worker"),
-        ),
+        read=_read_ending,
+        seeds=_endings,
+        modules=("bert_operator.cluster.observation", "bert_operator.state.observed"),
+        only=("_parse_termination_message", "_first_failed_worker", "read_termination_record", "read_outcome"),
         mutate=mutate_json,
         names_file=False,
         most_bytes=4096,

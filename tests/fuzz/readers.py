@@ -8,6 +8,7 @@ import operator_readers
 import setting_readers
 import shard_readers
 import task_readers
+import tfrecord_readers
 
 READERS = (
     *operator_readers.READERS,
@@ -15,5 +16,6 @@ READERS = (
     *task_readers.READERS,
     *corpus_readers.READERS,
     *shard_readers.READERS,
+    *tfrecord_readers.READERS,
     *checkpoint_readers.READERS,
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fuzz_reader import Reader
-from mutations import mutate_json
+from mutations import each_changed, mutate_json
 
 from bert_trainer.config.checks import find_problems, load_run_config
 from bert_trainer.config.model_file import read_model_file
@@ -21,6 +22,53 @@ _ROOT = Path(__file__).parents[2]
 def _run_configs(_: Path) -> Iterator[bytes]:
     for path in sorted((_ROOT / "tests/golden/run-config").glob("*.json")):
         yield path.read_bytes()
+
+    whole = json.loads((_ROOT / "tests/golden/run-config/05-to-a-target.json").read_bytes())
+    yield from each_changed(whole, _CHANGES)
+    tuned = json.loads((_ROOT / "tests/golden/run-config/06-fine-tuning.json").read_bytes())
+    at = next(number for number, stage in enumerate(tuned["stages"]) if stage["kind"] == "finetune")
+    changes = {
+        "name": tuned["stages"][0]["name"],
+        "kind": "export",
+        "task": "spans",
+        "data": {"folder": "a", "train": "b"},
+    }
+    yield from each_changed(tuned, {f"stages/{at}/{key}": value for key, value in changes.items()})
+    yield from (b"", b"[]", b"{", b'{"contract_version": 2}', b'{"contract_version": "1"}', b"[" * 5000)
+
+
+_CHANGES: dict[str, Any] = {
+    "contract_version": 0,
+    "own": 1,
+    "seed": "x",
+    "model/num_attention_heads": 7,
+    "model/own\x1b": 1,
+    "model/architecture": "distilbert",
+    "reduction/compression": "fp16",
+    "precision": "fp64",
+    "engine": "ort",
+    "initial_checkpoint": {"format": "huggingface", "path": "a", "load": "weights_and_optimizer"},
+    "profile_steps": {"first": 9, "last": 3, "stage": "none"},
+    "world/ranks": 100_000,
+    "stages/0/text": None,
+    "stages/0/masking": "dynamic",
+    "stages/0/held_out_fraction": 0.0,
+    "stages/1/name": "prepare",
+    "stages/1/sequence_length": 4096,
+    "stages/1/max_predictions_per_sequence": 127,
+    "stages/1/length": {"steps": 5, "epochs": 1},
+    "stages/1/schedule/warmup": {"steps": 10**9},
+    "stages/1/micro_batch_size": "auto",
+    "stages/1/loss_normalization": "microBatchMean",
+    "stages/1/data_range": {"start": 0.5, "end": 0.5},
+    "stages/1/evaluation": None,
+    "stages/1/evaluation/every_samples": 5,
+    "stages/1/evaluation/start_epochs": 1,
+    "stages/1/evaluation/max_predictions_per_sequence": 127,
+    "stages/1/evaluation/data_range": {"start": 0.0, "end": 0.9},
+    "stages/2": {"kind": "export", "name": "e", "format": "tensorflow"},
+}
+"""Of a document with a target: each breaks one rule, or a field."""
 
 
 def _model_files(_: Path) -> Iterator[bytes]:
@@ -42,6 +90,24 @@ def _model_files(_: Path) -> Iterator[bytes]:
     distil = {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072, "vocab_size": 30522, "dropout": 0.1}
     more = {"max_position_embeddings": 512, "activation": "gelu", "attention_dropout": 0.1, "initializer_range": 0.02}
     yield json.dumps({**distil, **more, "model_type": "distilbert"}).encode()
+    changes = {"model_type": "gpt2", "hidden_size": 1.5, "vocab_size": ..., "hidden_act": "tanh", "layer_norm_eps": 2}
+    yield from each_changed(published, {**changes, "position_embedding_type": "relative_key"})
+    yield from (b"", b"[]", b"{", b"[" * 5000, b'{"model_type": "\\u001b"}')
+
+
+def _vocabularies(_: Path) -> Iterator[bytes]:
+    lines = [*SPECIAL_TOKENS, "a", "##b", "é"]
+    yield ("\n".join(lines) + "\n").encode()
+    for spoiled in ([], [*lines, "", "x"], [*lines, "a", "a", "##b"], lines[1:], [*lines, "\x1b", "\x1b"]):
+        yield "\n".join(spoiled).encode()
+    yield "\r\n".join(lines).encode("latin-1")
+
+
+def _infos(_: Path) -> Iterator[bytes]:
+    for path in sorted((_ROOT / "tests/fixtures").rglob("dataset.json")):
+        yield path.read_bytes()
+        yield from each_changed(json.loads(path.read_bytes()), {"format": 2, "own": "\x1b", "settings": None})
+    yield from (b"", b"[]", b"{", b"[" * 5000, b"\xff")
 
 
 def _model_of(path: Path) -> object:
@@ -73,7 +139,7 @@ READERS = (
     Reader(
         name="vocabularies",
         read=read_vocabulary,
-        seeds=lambda _: iter([("\n".join([*SPECIAL_TOKENS, "a", "##b", "é"]) + "\n").encode()]),
+        seeds=_vocabularies,
         modules=("bert_trainer.dataset.tokens.wordpiece",),
         leaves_out=(
             *("train_vocabulary", "describe_unknown", "_normalizer", "_alphabet", "make_tokenizer", "__init__"),
@@ -84,7 +150,7 @@ READERS = (
     Reader(
         name="dataset-info",
         read=lambda path: read_dataset_info(path.parent),
-        seeds=lambda _: (path.read_bytes() for path in sorted((_ROOT / "tests/fixtures").rglob("dataset.json"))),
+        seeds=_infos,
         modules=("bert_trainer.dataset.shards.dataset_info",),
         leaves_out=("check_complete", "find_dataset_info", "write", "files"),
         mutate=mutate_json,

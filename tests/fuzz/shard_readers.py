@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from fuzz_reader import Chance, Reader
-from mutations import mutate_json
+from fuzz_reader import Reader
+from mutations import each_changed, mutate_json
 
-from bert_trainer.dataset.shards import LAYOUTS, read_header, read_shard, shard_name, write_shard
-from bert_trainer.dataset.shards.tfrecord_file import FOOTER, HEADER
-from bert_trainer.system.crc32c import masked_crc32c
+from bert_trainer.dataset.shards import (
+    LAYOUTS,
+    read_header,
+    read_shard,
+    row_blocks,
+    shard_name,
+    tfrecord_file,
+    write_shard,
+)
+from bert_trainer.dataset.shards.files import read_ragged
+from bert_trainer.dataset.shards.row_blocks import read_blocks, read_ragged_blocks
 from tiny_run import make_samples
 
-_NAME = "training_0.hdf5"
+NAME = "training_0.hdf5"
 
 
-def _write(place: Path, layout: Any, rows: int = 3) -> bytes:
-    path = place / shard_name(_NAME, layout)
+def write(place: Path, layout: Any, rows: int = 3) -> bytes:
+    """Return a sound shard, which is written into a folder."""
+    path = place / shard_name(NAME, layout)
     samples = make_samples(rows, np.random.default_rng(1), sequence_length=16, predictions=3)
     write_shard(path, samples, vocabulary_sha256="a" * 64, generator_version=1, layout=layout)
     return path.read_bytes()
@@ -62,7 +73,11 @@ def _build(path: Path) -> bytes | None:
             for key, value in document["attributes"].items():
                 file.attrs[key] = np.bytes_(value.encode()) if isinstance(value, str) else value
             file.flush()
-            return file.id.get_file_image()
+            # Where a file holds what the library does not write.
+            image = file.id.get_file_image()
+        for old, new in document.get("bytes", ()):
+            image = image.replace(bytes.fromhex(old), bytes.fromhex(new), 1)
+        return image
     # Whatever a description says that no file can hold.
     except Exception:  # noqa: BLE001
         return None
@@ -84,9 +99,8 @@ def _build_one(file: h5py.File, name: str, wanted: dict[str, Any]) -> None:
         values = np.array(wanted["values"]).astype(dtype)
         if values.shape == shape:
             held[...] = values
-        if "crc32" in wanted["attributes"]:
-            import zlib
-
+        # Whoever writes a dataset writes its checksum as well; 0 is a wrong one.
+        if wanted["attributes"].get("crc32"):
             wanted["attributes"]["crc32"] = zlib.crc32(np.ascontiguousarray(held[...]).data)
     for key, value in wanted["attributes"].items():
         is_text = isinstance(value, str)
@@ -97,36 +111,72 @@ def _read_built(path: Path) -> object:
     content = _build(path)
     if content is None:
         return None
-    path = path.with_name(_NAME)
+    path = path.with_name(NAME)
     path.write_bytes(content)
-    return _read(path)
+    return read_in_every_way(path)
 
 
-def _read(path: Path) -> object:
-    read_header(path)
-    return read_shard(path, 61)
+def read_in_every_way(path: Path) -> object:
+    """Read a shard in each way in which programs of the trainer do, until one of them refuses it."""
+    # Kept by a file's size and time, which two inputs may share.
+    for kept in (tfrecord_file._offsets, row_blocks._read_block, row_blocks._compact_index, row_blocks._packed_starts):
+        kept.cache_clear()
+    found = read_header(path)
+    ways: list[Callable[[], object]] = [
+        lambda: read_shard(path, 61),
+        lambda: read_ragged(path, 61, slice(1, 3)),
+        lambda: deque(read_ragged_blocks(path, 61), maxlen=0),
+        lambda: deque(read_blocks(path), maxlen=0),
+    ]
+    # By the content, so that each comes first for some inputs and an input always meets the same.
+    first = zlib.crc32(path.read_bytes()) % len(ways)
+    for way in (*ways[first:], *ways[:first]):
+        way()
+    return found
 
 
-def _mutate_records(data: bytes, chance: Chance) -> bytes:
-    """Change the content of a record and put lengths and checksums right, or change bytes of the file."""
-    if chance.draw.random() < 0.2:
-        return chance.bytes(data)
-    records, at = [], 0
-    while at + HEADER.size <= len(data):
-        length = HEADER.unpack_from(data, at)[0]
-        if length > len(data):
-            break
-        records.append(data[at + HEADER.size : at + HEADER.size + length])
-        at += HEADER.size + length + FOOTER.size
-    if not records:
-        return chance.bytes(data)
-    number = chance.draw.randrange(len(records))
-    records[number] = chance.bytes(records[number])
-    content = b""
-    for record in records:
-        size = len(record).to_bytes(8, "little")
-        content += size + FOOTER.pack(masked_crc32c(size)) + record + FOOTER.pack(masked_crc32c(record))
-    return content
+def _spoil(description: bytes) -> Iterator[bytes]:
+    """Yield a shard's description with each change that a check is made for."""
+    document = json.loads(description)
+    datasets = document["datasets"]
+    one = "tokens" if "tokens" in datasets else "input_ids"
+    held, at = datasets[one], f"datasets/{one}"
+    rows, *width = held["shape"]
+    empty = {name: {**each, "shape": [0, *each["shape"][1:]], "values": []} for name, each in datasets.items()}
+    yield from each_changed(document, {at: ..., "datasets": {"a\x1b": held}, "datasets ": empty})
+    yield from each_changed({**document, "datasets": empty}, {"attributes/made_from": "x"})
+    yield from each_changed(document, {f"{at}/type": "<f4", f"{at}/shape": [rows, 2, 2], f"{at}/attributes/crc32": 0})
+    yield from each_changed(document, {f"{at}/chunks": [1] * len(held["shape"]), f"{at}/values/0": [] if width else 70})
+    yield from each_changed(document, {f"{at}/shape": [rows + 1, *width], "attributes": {}})
+    yield from each_changed(document, {"attributes/sequence_length": 0, "attributes/max_predictions": 2**40})
+    yield from each_changed(document, {"attributes/sequence_length": 2, "attributes/masking": "none"})
+    # Of next to nothing stored; then also in chunks of hundreds of megabytes.
+    large = {**held, "shape": [1 << 20, 1 << 10][: 1 + len(width)], "compression": "gzip"}
+    for chunks in ([1 << 10, 1 << 10], [1 << 20, 1 << 9]):
+        yield from each_changed(document, {at: {**large, "chunks": chunks[: 1 + len(width)]}})
+    for name, each in datasets.items():
+        yield from _spoil_values(document, f"datasets/{name}", each)
+    if "segment_ids" in datasets:
+        yield from each_changed(document, {"datasets/segment_ids/values/0": [1, 0] * (len(held["values"][0]) // 2)})
+    # Heaps, of which rows of variable length are made: another mark, and another size.
+    yield from each_changed(document, {"bytes": [[b"GCOL\1".hex(), b"GCOX\1".hex()]]})
+    yield from each_changed(document, {"bytes": [["47434f4c010000000010", "47434f4c010000000090"]]})
+
+
+def _spoil_values(document: Any, at: str, held: dict[str, Any]) -> Iterator[bytes]:
+    values = held["values"]
+    if values:
+        yield from each_changed(document, {f"{at}/values": _all(-1, values), f"{at}/values/0": values[-1]})
+        yield from each_changed(document, {f"{at}/values": _all(0, values)})
+    if held["ragged"]:
+        for squeezed in ("gzip", None):
+            yield from each_changed(document, {at: {**held, "chunks": [2], "compression": squeezed}})
+        yield from each_changed(document, {f"{at}/values": [row[:-1] for row in values], f"{at}/shape": [900]})
+
+
+def _all(number: int, values: Any) -> Any:
+    """Return nested lists of the same lengths with one number throughout."""
+    return [_all(number, value) for value in values] if isinstance(values, list) else number
 
 
 _SHARDS = "bert_trainer.dataset.shards"
@@ -135,15 +185,29 @@ _MODULES = {
     "mlperf-variable": (f"{_SHARDS}.variable", f"{_SHARDS}.vlen_reader"),
     "mlperf-packed": (f"{_SHARDS}.variable", f"{_SHARDS}.vlen_reader"),
 }
-_WRITERS = ("write", "values", "columns", "rows_of", "packed_rows_of", "count_rows", "refuse_large_ids")
-_IN_BLOCKS = ("make_index", "read_block", "is_hdf5", "block_counts", "_packed_rows", "read_counts")
+_WRITERS = ("write", "values", "columns", "rows_of", "packed_rows_of", "count_rows", "refuse_large_ids", "ids")
+_WRITERS += ("_vlen_columns", "_write_numbers", "_write_vlen", "is_hdf5")
+_OF_PACKED = ("_unpack", "count_samples", "read_counts")
 
 
 def _seeds(layout: str) -> Any:
     def seeds(place: Path) -> Iterator[bytes]:
-        yield _describe(_write(place, layout))
+        sound = _describe(write(place, layout))
+        yield sound
+        yield from _spoil(sound)
 
     return seeds
+
+
+def _images(place: Path) -> Iterator[bytes]:
+    for layout in LAYOUTS:
+        if layout != "tfrecord":
+            sound = write(place, layout)
+            yield from (sound, sound[:-100], sound[:600], sound[:8] + b"\xff" * 8 + sound[16:])
+    for description in _spoil(_describe(write(place, "intel"))):
+        (place / "description").write_bytes(description)
+        if (image := _build(place / "description")) is not None:
+            yield image
 
 
 READERS = (
@@ -153,7 +217,7 @@ READERS = (
             read=_read_built,
             seeds=_seeds(layout),
             modules=_MODULES.get(layout, (f"{_SHARDS}.fixed", f"{_SHARDS}.header")),
-            leaves_out=(*_WRITERS, *_IN_BLOCKS),
+            leaves_out=(*_WRITERS, *(_OF_PACKED if layout == "mlperf-variable" else ())),
             mutate=mutate_json,
             file_name="description.json",
             most_bytes=1 << 15,
@@ -163,23 +227,11 @@ READERS = (
     ),
     Reader(
         name="shards-hdf5-bytes",
-        read=_read,
-        seeds=lambda place: (_write(place, layout) for layout in LAYOUTS if layout != "tfrecord"),
+        read=read_in_every_way,
+        seeds=_images,
         modules=(f"{_SHARDS}.header",),
         leaves_out=("is_hdf5",),
-        file_name=_NAME,
+        file_name=NAME,
         most_bytes=1 << 15,
-    ),
-    Reader(
-        name="shards-tfrecord",
-        read=_read,
-        seeds=lambda place: iter([_write(place, "tfrecord")]),
-        modules=(f"{_SHARDS}.tfrecord", f"{_SHARDS}.tfrecord_file", f"{_SHARDS}.examples"),
-        leaves_out=(
-            *("write", "write_records", "write_note", "encode_examples", "_encode_varints", "_part", "is_tfrecord"),
-            *("without_suffix", "read", "has_tfrecord_name"),
-        ),
-        file_name="training_0.tfrecord",
-        mutate=_mutate_records,
     ),
 )
