@@ -104,6 +104,18 @@ def test_the_page_s_commands_work_on_it(dist: Path, tmp_path: Path) -> None:
     assert {"CustomResourceDefinition", "Deployment"} <= kinds
 
 
+def test_whoever_makes_them_compares_them_as_the_page_says(clone: Path, dist: Path, tmp_path: Path) -> None:
+    (command,) = re.findall(
+        r"^\(cd dist && (sha256sum .*) ~/Downloads/SHA256SUMS\)$", PAGE.read_text(), flags=re.MULTILINE
+    )
+    # A release's sums name images, too, which are not made here.
+    sums = tmp_path / "SHA256SUMS"
+    sums.write_text((dist / "SHA256SUMS").read_text() + f"{'0' * 64}  bert-operator-image-{VERSION}.oci.tar\n")
+    assert subprocess.run([*command.split(), sums], cwd=clone / "dist", capture_output=True).returncode == 0
+    sums.write_text(sums.read_text().replace(sums.read_text()[:8], "01234567", 1))
+    assert subprocess.run([*command.split(), sums], cwd=clone / "dist", capture_output=True).returncode == 1
+
+
 def test_a_changed_file_does_not_pass(dist: Path, tmp_path: Path) -> None:
     work = shutil.copytree(dist, tmp_path / "dist")
     with open(work / f"bert-operator-chart-{VERSION}.tgz", "ab") as file:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+import sysconfig
 from email.message import Message
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import Distribution, PathDistribution, distributions
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,15 @@ def test_what_only_an_image_installs_has_an_allowed_licence() -> None:
     assert {name: found for name, found in stated.items() if not is_allowed(found)} == {}
 
 
+def test_what_lies_inside_other_packages_has_an_allowed_licence_too() -> None:
+    folder = Path(sysconfig.get_path("purelib"))
+    vendored = [PathDistribution(path.parent) for path in folder.glob("*/_vendor/*.dist-info/METADATA")]
+    assert vendored
+    licences = {canonicalize_name(item.metadata["Name"]): state_licence(item.metadata) for item in vendored}
+    unclear = {name: found for name, found in licences.items() if not is_allowed(found)}
+    assert unclear == licence_table()["inside"]
+
+
 def test_what_is_stated_agrees_with_what_is_installed() -> None:
     for name in {*locked_here(*IMAGE_LOCKS)} & {*INSTALLED} & {*licence_table()["stated"]}:
         metadata = Message()
@@ -65,7 +75,8 @@ def test_an_image_with_a_licence_that_nobody_may_hand_on_is_no_release() -> None
         Part("torch", "2.15.0", "pkg:pypi/torch@2.15.0", "BSD-3-Clause"),
         Part("bash", "5.2", "pkg:deb/debian/bash"),
     ]
-    check_licences("trainer", good)
+    inside = Part("autocommand", "2.2.2", "pkg:pypi/autocommand@2.2.2", "LGPL-3.0-only")
+    check_licences("trainer", [*good, inside])
     bad = [
         Part("intel-openmp", "2026.2.0", "pkg:pypi/intel-openmp@2026.2.0"),
         Part("x", "1", "pkg:pypi/x@1", "AGPL-3.0"),

@@ -34,7 +34,7 @@ _CLASSIFIERS = {
 
 @cache
 def licence_table() -> dict[str, Any]:
-    """Return licences.toml: allowed, stated and exceptions."""
+    """Return licences.toml: allowed, stated, inside and exceptions."""
     return tomllib.loads(_TABLE.read_text())
 
 
@@ -47,7 +47,7 @@ def spdx() -> Licensing:
 def state_licence(metadata: Message) -> str:
     """Return the SPDX expression that a distribution's metadata means, "" where it leaves the licence open."""
     name = str(metadata["Name"]).lower().replace("_", "-")
-    stated: dict[str, str] = licence_table()["stated"]
+    stated: dict[str, str] = {**licence_table()["stated"], **licence_table()["inside"]}
     text = str(metadata.get("License-Expression") or metadata.get("License") or "").strip()
     found = stated.get(name) or _TEXTS.get(text.lower()) or (text if is_expression(text) else "")
     if found:
