@@ -32,8 +32,11 @@ def main() -> int:
         with ControlPlane(folder / "control-plane", definitions=[render_crd()]) as control_plane:
             config = control_plane.kubeconfig(install_operator(control_plane))
             prepare_namespace(control_plane.api, "walk")
-            with OperatorProcess(folder / "operator", config, namespaces=["walk"], **settings()) as operator:
-                walk = SpecWalk(control_plane.api, "walk", operator)
+            first, rival = (
+                OperatorProcess(folder / name, config, namespaces=["walk"], name=name, **settings())
+                for name in ("operator", "rival")
+            )
+            with first, SpecWalk(control_plane.api, "walk", first, rival) as walk:
                 findings = run(walk, arguments)
     print(f"walk: seed={arguments.seed} {walk.count} findings={findings}")
     return 1 if findings else 0

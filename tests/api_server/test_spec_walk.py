@@ -20,8 +20,11 @@ SEED = int(os.environ.get("SPEC_WALK_SEED", "1"))
 
 @pytest.mark.timeout(400)
 def test_a_walk_over_the_spec_finds_nothing(api: Api, namespace: str, operator_config: Path, tmp_path: Path) -> None:
-    with OperatorProcess(tmp_path, operator_config, namespaces=[namespace], **settings()) as operator:
-        walk = SpecWalk(api, namespace, operator)
+    rival = OperatorProcess(tmp_path, operator_config, namespaces=[namespace], name="rival", **settings())
+    with (
+        OperatorProcess(tmp_path, operator_config, namespaces=[namespace], **settings()) as operator,
+        SpecWalk(api, namespace, operator, rival) as walk,
+    ):
         for seed in range(SEED, SEED + TRANSITIONS // EACH):
             finding = walk.episode(seed, EACH)
             assert finding is None, f"{finding}\nthe same again: make walk WALK_ARGS='--seed {seed}'"

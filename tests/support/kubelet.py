@@ -71,6 +71,12 @@ class FakeKubelet:
         self._report(pod, "Running", running, ready=True)
         self._running_since_s.setdefault(pod["metadata"]["uid"], time.monotonic())
 
+    def be_unready(self, pod: Json) -> None:
+        """Its containers run, and their probes fail."""
+        self.bind(pod)
+        running = {"state": {"running": {"startedAt": render_time(time.time())}}, "ready": False, "started": True}
+        self._report(pod, "Running", running)
+
     def succeed(self, pod: Json) -> None:
         """All its containers end with 0."""
         self.bind(pod)

@@ -35,11 +35,13 @@ class Snapshot:
     children: tuple[Json, ...]
     """Jobs and MPIJobs with their kinds, those that mpi-operator made included."""
     config_maps: tuple[Json, ...]
+    policies: tuple[Json, ...]
+    """NetworkPolicies."""
     pods: tuple[Json, ...]
 
     def versions(self) -> dict[str, str]:
         """Return the resource version of every object, by uid."""
-        everything = (*self.jobs, *self.children, *self.config_maps, *self.pods)
+        everything = (*self.jobs, *self.children, *self.config_maps, *self.policies, *self.pods)
         return {item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in everything}
 
     def own(self, job: Json) -> list[Json]:
@@ -155,7 +157,7 @@ def _runs(child: Json, found: Snapshot) -> bool:
 def _orphans(found: Snapshot, memory: Memory) -> Iterator[str]:
     """Yield what outlives its job though nobody wanted that."""
     uids = {item["metadata"]["uid"] for item in (*found.jobs, *found.children)}
-    for item in (*found.children, *found.config_maps):
+    for item in (*found.children, *found.config_maps, *found.policies):
         labels, metadata = item["metadata"].get("labels") or {}, item["metadata"]
         owner = owner_uid(item)
         is_left = owner != "" and owner not in uids or owner == "" and f"{GROUP}/job" in labels

@@ -12,21 +12,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 from cluster_api import Api, wait_until
 from control_plane import namespace_of
 from job_documents import all_fields, fields_of
 from kubelet import GROUP, FakeKubelet
-from operator_process import JOBS, OperatorProcess
+from operator_process import ACCOUNT, JOBS, OperatorProcess
 from spec_consistency import TERMINAL, Memory, Snapshot, blocked_by, find_problems, remember, status_of
-from spec_transitions import HOLD, PLAIN, QUOTA, RESOURCES, TRANSITIONS, Transition
+from spec_surroundings import PLAIN, QUOTA
+from spec_transitions import TRANSITIONS
+from spec_world import HOLD, RESOURCES, Transition
 
 Json = dict[str, Any]
 
 NAMES = ("walk-a", "walk-b", "walk-c", "walk-d")
+RIGHTS = "rbac.authorization.k8s.io/v1/clusterrolebindings"
 BURSTS = (1, 4, 8, 12, 16)
 """How many transitions follow each other before the operator is given time."""
+SOONER = 4
+"""So many times as often a transition is drawn that the episode has not had: short walks have rare ones as well."""
 PATIENCE_S = 30.0
 """Longest time to catch up: the operator waits 10 s for an exit code, and starts in some seconds beside other work."""
 CALM_S = 0.3
@@ -99,14 +105,30 @@ class Count:
 
 
 class SpecWalk:
-    """A walk in one namespace; ``operator`` looks after that namespace alone."""
+    """A walk in one namespace; ``operator`` looks after that namespace alone, and now and then ``rival`` as well."""
 
-    def __init__(self, api: Api, namespace: str, operator: OperatorProcess) -> None:
-        self.api, self.namespace, self.operator = api, namespace, operator
+    def __init__(self, api: Api, namespace: str, operator: OperatorProcess, rival: OperatorProcess) -> None:
+        self.api, self.namespace, self.operator, self.rival = api, namespace, operator, rival
+        self._rights: Json = {}
+        """The operator's, while they are taken away."""
+        self._rival_looks = 0
+        """How many more looks the rival lives for."""
         self.kubelet = FakeKubelet(api, namespace)
         self.memory, self.frozen = Memory(), dict[str, Json]()
         self.count = Count()
-        self._log_read = 0
+        self._logs_read: Counter[str] = Counter()
+        """Of each operator's log, by its name, so many signs."""
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the cluster and the machine as they were."""
+        self.give_back_rights()
+        self.rival.kill()
 
     # What transitions act on.
 
@@ -118,10 +140,12 @@ class SpecWalk:
             for item in self.api.list(RESOURCES[kind], self.namespace)
         ]
         maps = self.api.list(RESOURCES["ConfigMap"], self.namespace, labelSelector=f"{GROUP}/job")
+        policies = self.api.list(RESOURCES["NetworkPolicy"], self.namespace)
         return Snapshot(
             tuple(self.api.list(JOBS, self.namespace)),
             tuple(children),
             tuple({**item, "kind": "ConfigMap"} for item in maps),
+            tuple({**item, "kind": "NetworkPolicy"} for item in policies),
             tuple(self.api.list("v1/pods", self.namespace)),
         )
 
@@ -131,10 +155,32 @@ class SpecWalk:
 
     def end_operator(self, how: str, settings: Json) -> None:
         """Kill the operator, or ask it to end, and start it with other settings, without waiting for it."""
+        self.rival.kill()  # two with different settings would be at odds for ever
+        self._rival_looks = 0
         getattr(self.operator, how)()
-        self.operator.configure(**settings)
+        for operator in (self.operator, self.rival):
+            operator.configure(**settings)
         self.operator.launch()
         self.count.restarts += 1
+
+    def start_rival(self) -> None:
+        """Start a second operator beside it; when the next burst has been looked at, it is killed."""
+        self.rival.launch()
+        self._rival_looks = 2
+
+    def take_rights(self) -> None:
+        """Take the operator's rights away until the end of the burst."""
+        if not self._rights:
+            self._rights = self.api.get(RIGHTS, ACCOUNT).expect()
+            self.api.delete(RIGHTS, ACCOUNT).expect()
+
+    def give_back_rights(self) -> None:
+        """Give the operator its rights back."""
+        if rights := self._rights:
+            self._rights = {}
+            kept = {key: rights["metadata"][key] for key in ("name", "labels")}
+            version = RIGHTS.rpartition("/")[0]
+            self.api.create({**rights, "apiVersion": version, "kind": "ClusterRoleBinding", "metadata": kept}).expect()
 
     # Walking.
 
@@ -182,15 +228,16 @@ class SpecWalk:
         return finding
 
     def _drawn(self, chance: random.Random, transitions: int, bursts: list[Burst]) -> Iterator[None]:
-        left, kinds = transitions, [*TRANSITIONS]
+        left, weights = transitions, {kind: weight * SOONER for kind, weight in TRANSITIONS.items()}
         while left > 0:
             bursts.append([])
             size = min(left, chance.choice(BURSTS))
             while len(bursts[-1]) < size:
-                transition = chance.choices(kinds, [*TRANSITIONS.values()])[0]
+                transition = chance.choices([*weights], [*weights.values()])[0]
                 step = Step(chance.choice(NAMES), transition.__name__, chance.getrandbits(32))
                 if self._take(transition, step):
                     bursts[-1].append(step)
+                    weights[transition] = TRANSITIONS[transition]
             left -= size
             yield
 
@@ -208,7 +255,7 @@ class SpecWalk:
                 break
         problems = problems or self._finish()
         finding = Finding(seed, problems, bursts, self.operator.tail()) if problems else None
-        problems = self._empty()
+        problems = self._empty(with_namespace=seed % 2 == 0)
         if problems and finding is None:
             finding = Finding(seed, problems, bursts, self.operator.tail())
         self.count.episodes += 1
@@ -218,6 +265,10 @@ class SpecWalk:
 
     def _settle(self, patience_s: float = PATIENCE_S) -> list[str]:
         """Return what still does not hold once the operator has had its time; nothing else may change by then."""
+        self.give_back_rights()
+        self._rival_looks -= 1
+        if self._rival_looks == 0:
+            self.rival.kill()
         began_s = time.monotonic()
         problems: list[str] = ["(not looked at)"]
 
@@ -245,12 +296,17 @@ class SpecWalk:
             return ["the operator has ended by itself"]
         if self.operator.page("/readyz")[0] != 200:
             return ["the operator is not ready"]
+        if self._rival_looks > 0 and not self.rival.pid:
+            return ["the second operator has ended by itself"]
         return find_problems(self.look(), self.memory)
 
     def _surprises(self) -> list[str]:
         """Return what the operator did not expect, of its log since the last look, and counters without a bound."""
-        log = self.operator.log()
-        new, self._log_read = log[self._log_read :], len(log)
+        new = ""
+        for operator in (self.operator, self.rival):
+            log = operator.log()
+            new += log[self._logs_read[operator.name] :]
+            self._logs_read[operator.name] = len(log)
         series = [line for line in self.operator.page("/metrics")[1].splitlines() if not line.startswith("#")]
         self.count.most_series = max(self.count.most_series, len(series))
         found = ["the operator's log has a traceback"] if "Traceback" in new else []
@@ -268,10 +324,12 @@ class SpecWalk:
     def _finish(self) -> list[str]:
         """Take every hindrance away, and let every pod succeed: all jobs must come to an end, or say what they need."""
         nobody = random.Random(0)
+        self._rival_looks = 0
+        self.rival.kill()
         self.api.delete("v1/resourcequotas", QUOTA, self.namespace)
         kinds = {transition.__name__: transition for transition in TRANSITIONS}
         for name in NAMES:
-            for kind in ("uproot", "let_go", "restore_frozen", "go_on"):
+            for kind in ("uproot", "let_go", "clear_border", "restore_frozen", "go_on"):
                 kinds[kind](self, name, nobody)
         with self.kubelet:
             stuck: list[str] = []
@@ -295,7 +353,19 @@ class SpecWalk:
                 change = {"spec": go if child["kind"] == "Job" else {"runPolicy": go}}
                 self.api.patch(RESOURCES[child["kind"]], child["metadata"]["name"], change, self.namespace)
 
-    def _empty(self) -> list[str]:
+    def _renew_namespace(self) -> list[str]:
+        """Wait until the namespace is gone, and make it again."""
+
+        def is_gone() -> bool:
+            self.kubelet.remove_deleted()
+            return self.api.get("v1/namespaces", self.namespace).status == 404
+
+        problems = _waited(is_gone, [], 2 * PATIENCE_S)
+        if not problems:
+            prepare_namespace(self.api, self.namespace)
+        return problems
+
+    def _empty(self, *, with_namespace: bool) -> list[str]:
         """Delete all jobs; what nobody wanted to keep must go with them, and the operator must forget all."""
         for resource in (JOBS, *RESOURCES.values(), "v1/pods"):
             for item in self.api.list(resource, self.namespace):
@@ -303,7 +373,9 @@ class SpecWalk:
                     kept = [text for text in item["metadata"]["finalizers"] if text != HOLD]
                     change = {"metadata": {"finalizers": kept}}
                     self.api.patch(resource, item["metadata"]["name"], change, self.namespace)
-        for job in self.look().jobs:
+        if with_namespace:
+            self.api.delete("v1/namespaces", self.namespace).expect()
+        for job in self.look().jobs if not with_namespace else ():
             self.api.delete(JOBS, job["metadata"]["name"], self.namespace)
         left: list[str] = []
 
@@ -316,10 +388,12 @@ class SpecWalk:
 
         problems = _waited(is_gone, left)
         # What may stay was kept on request; the next episode begins without it.
-        for resource in ("batch/v1/jobs", RESOURCES["MPIJob"], RESOURCES["ConfigMap"], "v1/pods"):
+        for resource in (*RESOURCES.values(), "v1/pods"):
             for item in self.api.list(resource, self.namespace):
                 if item["metadata"]["name"] != "kube-root-ca.crt":
                     self.api.delete(resource, item["metadata"]["name"], self.namespace, grace_s=0)
+        if with_namespace:
+            problems += self._renew_namespace()
         remembered: list[str] = []
 
         def is_forgotten() -> bool:
@@ -336,11 +410,11 @@ class SpecWalk:
         return problems + [f"the operator holds {held / 1e6:.0f} MB, and knows nothing"] * (held > MOST_BYTES)
 
 
-def _waited(holds: Callable[[], bool], otherwise: list[str]) -> list[str]:
+def _waited(holds: Callable[[], bool], otherwise: list[str], patience_s: float = PATIENCE_S) -> list[str]:
     try:
-        wait_until(holds, PATIENCE_S, "the end", every_s=0.2)
+        wait_until(holds, patience_s, "the end", every_s=0.2)
     except TimeoutError:
-        return [*otherwise] or ["pods do not go"]
+        return [*otherwise] or ["pods, or their namespace, do not go"]
     return []
 
 
