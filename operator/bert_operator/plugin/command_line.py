@@ -13,7 +13,7 @@ from bert_operator.plugin.console import Console
 from bert_operator.plugin.context import Context, Verb, common_options, kubectl_of
 from bert_operator.plugin.errors import EXIT_INTERRUPTED
 from bert_operator.plugin.kubectl import Kubectl
-from bert_operator.plugin.verbs import logs, looking
+from bert_operator.plugin.verbs import logs, looking, steering
 
 EXIT_CODES = """\
 Exit codes: 0 done, 1 refused or failed, 2 wrong input, 3 no such object, 4 time is up, 130 stopped by Ctrl-C.
@@ -35,6 +35,11 @@ VERBS: tuple[Entry, ...] = (
     Entry("list", "jobs as a table, those that wait for a person first", looking.add_list_options, looking.run_list),
     Entry("status", "one screen about a job", looking.add_status_options, looking.run_status),
     Entry("logs", "the log of a job, through all its attempts", logs.add_logs_options, logs.run_logs),
+    Entry("suspend", "stop jobs with a checkpoint", steering.add_suspend_options, steering.run_suspend),
+    Entry("resume", "let suspended jobs go on", steering.add_resume_options, steering.run_resume),
+    Entry("retry", "start a failed job again", steering.add_retry_options, steering.run_retry),
+    Entry("wait", "wait for what becomes of a job", steering.add_wait_options, steering.run_wait),
+    Entry("delete", "delete jobs; their files stay", steering.add_delete_options, steering.run_delete),
 )
 
 

@@ -40,17 +40,23 @@ class Console:
         self.clear()
         print(text, file=self.remarks, flush=True)  # noqa: T201 - the place where remarks are printed
 
-    def wait(self, text: str) -> None:
-        """Say what is waited for: on a terminal in one line that changes, elsewhere in a line for each change."""
-        if text == self._waiting:
+    def wait(self, text: str, state: str | None = None) -> None:
+        """Say what is waited for: on a terminal in one line that changes, elsewhere in a line for each state.
+
+        Args:
+            text: The line.
+            state: What of it changes seldom; None: all of it.
+        """
+        is_terminal = self.remarks.isatty()
+        shown = text[: width_of(self.remarks) - 1] if is_terminal else state or text
+        if shown == self._waiting:
             return
-        if self.remarks.isatty():
-            shown = text[: width_of(self.remarks) - 1]
+        if is_terminal:
             self.remarks.write(f"\r\033[K{shown}")
             self.remarks.flush()
         else:
-            print(text, file=self.remarks, flush=True)  # noqa: T201 - the place where remarks are printed
-        self._waiting = text
+            print(shown, file=self.remarks, flush=True)  # noqa: T201 - the place where remarks are printed
+        self._waiting = shown
 
     def clear(self) -> None:
         """Take the changing line away."""

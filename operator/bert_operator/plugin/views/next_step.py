@@ -20,7 +20,7 @@ def next_step(job: Job, where: str = "") -> str:
         case "Stopping":
             return f"The pods save a checkpoint and leave. {printable(job.message)}".strip()
         case "Stopped":
-            return f"kubectl bert resume {job.name}{where} continues {_from_checkpoint(job)}."
+            return f"kubectl bert resume {job.name}{where} continues {from_checkpoint(job)}."
         case "Succeeded":
             return "Nothing: every stage is done. Results, logs and report.json lie in the output folder."
         case "Failed":
@@ -52,9 +52,10 @@ def _after_failure(job: Job, where: str) -> str:
     name = f"{job.name}{where}"
     if job.reason == "InvalidInput":
         return f"Correct what the message names, then: kubectl bert delete {name} and kubectl bert submit JOB.yaml."
-    return f"Once the cause is mended, kubectl bert retry {name} starts the same job again {_from_checkpoint(job)}."
+    return f"Once the cause is mended, kubectl bert retry {name} starts the same job again {from_checkpoint(job)}."
 
 
-def _from_checkpoint(job: Job) -> str:
+def from_checkpoint(job: Job) -> str:
+    """Return where the next attempt begins."""
     checkpoint = job.status.get("checkpoint")
     return f"from {printable(checkpoint['stage'])} step {checkpoint['step']}" if checkpoint else "from its beginning"

@@ -1,0 +1,136 @@
+"""Changes jobs: suspend, resume, retry, delete, submit. What is refused here would do nothing, or something else."""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bert_operator.errors import InputError
+from bert_operator.plugin.errors import ApiRefused
+from bert_operator.plugin.job import Job
+from bert_operator.plugin.kubectl import JOBS, Kubectl
+from bert_operator.plugin.reading import read_job
+
+MANAGER = "kubectl-bert"
+"""Whose fields these are, for server-side apply."""
+_OF_THE_SERVER = (
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generation",
+    "managedFields",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+)
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def set_suspend(kubectl: Kubectl, name: str, *, suspend: bool) -> tuple[Job, bool]:
+    """Ask for a job to be stopped, or to go on; return it, and whether that changes anything.
+
+    Raises:
+        InputError: It has ended.
+        NoSuchObject: There is no such job.
+        ApiRefused: It may not be changed.
+    """
+    job = read_job(kubectl, name)
+    if job.has_ended:
+        raise InputError(
+            f"{job.namespace}/{name} has ended as {job.phase}, so it cannot be {'suspended' if suspend else 'resumed'}",
+            hint=f"kubectl bert retry {name} starts a failed job again" if job.phase == "Failed" else None,
+        )
+    if job.is_suspended == suspend:
+        return job, False
+    patch = json.dumps({"spec": {"runPolicy": {"suspend": suspend}}})
+    changed = kubectl.within(job.namespace).read(
+        "patch", JOBS, name, "--type=merge", f"--patch={patch}", f"--field-manager={MANAGER}"
+    )
+    return Job(changed), True
+
+
+def manifest_of(job: Job) -> dict[str, Any]:
+    """Return the manifest of a job: what can be applied again, without what the API server and controllers add."""
+    document = copy.deepcopy(dict(job.document))
+    document.pop("status", None)
+    metadata = {key: value for key, value in (document.get("metadata") or {}).items() if key not in _OF_THE_SERVER}
+    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != _LAST_APPLIED}
+    metadata.pop("annotations", None)
+    if annotations:
+        metadata["annotations"] = annotations
+    return {
+        "apiVersion": document.get("apiVersion"),
+        "kind": document.get("kind"),
+        "metadata": metadata,
+        "spec": document.get("spec") or {},
+    }
+
+
+def retry(kubectl: Kubectl, name: str) -> Job:
+    """Start a failed job again, from its newest checkpoint: as a new object, since a job that has ended stays ended.
+
+    Its manifest is tried on the API server before anything is deleted, and lies in a file until the new job is there.
+
+    Raises:
+        InputError: It has not failed.
+        NoSuchObject: There is no such job.
+        ApiRefused: The API server refuses it; the message names the file where the old job is gone by then.
+    """
+    job = read_job(kubectl, name)
+    if job.phase != "Failed":
+        hints = {
+            "Stopped": f"kubectl bert resume {name} continues it",
+            "Succeeded": f"kubectl bert export {name} prints a manifest for another job",
+        }
+        raise InputError(
+            f"{job.namespace}/{name} is {job.phase}; only a job that has failed is started again",
+            hint=hints.get(job.phase, "failed attempts of a job that goes on are retried by the operator"),
+        )
+    manifest = manifest_of(job)
+    manifest["spec"] = {**manifest["spec"], "output": {**manifest["spec"].get("output", {}), "ifExists": "Resume"}}
+    text = json.dumps(manifest)
+    kubectl = kubectl.within(job.namespace)
+    _try_creating(kubectl, text)
+    with tempfile.NamedTemporaryFile("w", prefix=f"{name}-", suffix=".json", delete=False) as file:
+        file.write(text)
+    try:
+        # In the foreground: pods of the old job write into the same folder.
+        kubectl.call("delete", JOBS, name, "--cascade=foreground", "--wait=true")
+        created = kubectl.read("create", "-f", "-", f"--field-manager={MANAGER}", given=text)
+    except ApiRefused as error:
+        raise ApiRefused(f"{error}\nThe manifest lies in {file.name}: kubectl create -f {file.name}") from error
+    Path(file.name).unlink()
+    return Job(created)
+
+
+def _try_creating(kubectl: Kubectl, text: str) -> None:
+    """Have the API server judge a manifest whose name is taken. Raises ApiRefused."""
+    try:
+        kubectl.call("create", "--dry-run=server", "-f", "-", given=text)
+    except ApiRefused as error:
+        # Everything else is checked before.
+        if error.status != 409:
+            raise
+
+
+def delete(kubectl: Kubectl, name: str, *, wait: bool) -> Job:
+    """Delete a job with its pods; return what it was.
+
+    Args:
+        kubectl: The way to the cluster.
+        name: Of the job.
+        wait: Until its pods, which may take a while to save, are gone.
+
+    Raises:
+        NoSuchObject: There is no such job.
+        ApiRefused: It may not be deleted.
+    """
+    job = read_job(kubectl, name)
+    cascade = ("--cascade=foreground", "--wait=true") if wait else ("--wait=false",)
+    kubectl.within(job.namespace).call("delete", JOBS, name, *cascade)
+    return job

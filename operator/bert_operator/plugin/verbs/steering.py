@@ -1,0 +1,148 @@
+"""``suspend``, ``resume``, ``retry``, ``wait`` and ``delete``."""
+
+from __future__ import annotations
+
+import argparse
+
+from bert_operator.errors import EXIT_SUCCEEDED
+from bert_operator.plugin.changing import delete, retry, set_suspend
+from bert_operator.plugin.context import Context
+from bert_operator.plugin.job import Job
+from bert_operator.plugin.views.next_step import from_checkpoint
+from bert_operator.plugin.views.progress_line import progress_line, state_line
+from bert_operator.plugin.views.status_view import output_of
+from bert_operator.plugin.waiting import AWAITED_FORMS, parse_awaited, parse_duration, wait_for
+
+
+def add_suspend_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``suspend``."""
+    parser.add_argument("names", metavar="NAME", nargs="+", help="of a job")
+    parser.add_argument("--wait", action="store_true", help="until the checkpoint is saved and the pods are gone")
+    _add_timeout(parser)
+
+
+def run_suspend(arguments: argparse.Namespace, context: Context) -> int:
+    """Stop jobs with a checkpoint: their pods save one, leave and free their nodes. ``resume`` continues them."""
+    for name in arguments.names:
+        job, changed = set_suspend(context.kubectl, name, suspend=True)
+        context.console.show(
+            f"{_path(job)}: suspended; its pods save a checkpoint and leave"
+            if changed
+            else f"{_path(job)}: is suspended already ({job.phase})"
+        )
+    if arguments.wait:
+        _wait(arguments, context, "stopped")
+    return EXIT_SUCCEEDED
+
+
+def add_resume_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``resume``."""
+    parser.add_argument("names", metavar="NAME", nargs="+", help="of a job")
+    parser.add_argument("--wait", action="store_true", help="until it is running")
+    _add_timeout(parser)
+
+
+def run_resume(arguments: argparse.Namespace, context: Context) -> int:
+    """Let suspended jobs go on, each from its newest checkpoint."""
+    for name in arguments.names:
+        job, changed = set_suspend(context.kubectl, name, suspend=False)
+        context.console.show(
+            f"{_path(job)}: resumed {from_checkpoint(job)}"
+            if changed
+            else f"{_path(job)}: is not suspended ({job.phase})"
+        )
+    if arguments.wait:
+        _wait(arguments, context, "running")
+    return EXIT_SUCCEEDED
+
+
+def add_retry_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``retry``."""
+    parser.add_argument("name", metavar="NAME", help="of a job that has failed")
+
+
+def run_retry(arguments: argparse.Namespace, context: Context) -> int:
+    """Start a failed job again from its newest checkpoint.
+
+    A job that has ended never changes, so it is deleted and created anew with output.ifExists: Resume; checkpoints and
+    results stay on the volume, its status with the failures does not. The API server judges the new job first.
+    """
+    job = retry(context.kubectl, arguments.name)
+    context.console.show(f"{_path(job)}: created again with output.ifExists: Resume, in {output_of(job)}")
+    return EXIT_SUCCEEDED
+
+
+def add_wait_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``wait``."""
+    parser.add_argument("name", metavar="NAME", help="of the job")
+    parser.add_argument(
+        "--for",
+        dest="awaited",
+        default="ended",
+        metavar="WHAT",
+        help=f"{', '.join(AWAITED_FORMS)}; default: ended, as Succeeded or Failed",
+    )
+    _add_timeout(parser)
+
+
+def run_wait(arguments: argparse.Namespace, context: Context) -> int:
+    """Wait for what becomes of a job.
+
+    The exit code is 1 where that cannot happen any more, since the job has ended otherwise or was deleted, and 4 where
+    it takes too long. With --for=ended a job that fails is waited for as well as one that succeeds.
+    """
+    awaited, timeout_s = parse_awaited(arguments.awaited), _timeout_s(arguments)
+    job = wait_for(
+        context.kubectl, arguments.name, awaited, timeout_s=timeout_s, tell=teller(context), pause=context.pause
+    )
+    context.console.show(f"{arguments.name}: deleted" if job is None else progress_line(job))
+    return EXIT_SUCCEEDED
+
+
+def add_delete_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``delete``."""
+    parser.add_argument("names", metavar="NAME", nargs="+", help="of a job")
+    parser.add_argument("--no-wait", action="store_true", help="do not wait until its pods are gone")
+
+
+def run_delete(arguments: argparse.Namespace, context: Context) -> int:
+    """Delete jobs with their pods. What they have written stays on their volumes."""
+    for name in arguments.names:
+        job = delete(context.kubectl, name, wait=not arguments.no_wait)
+        context.console.show(f"{_path(job)}: deleted; its files stay in {output_of(job)}")
+    return EXIT_SUCCEEDED
+
+
+def teller(context: Context) -> _Teller:
+    """Return what tells of a job that is waited for."""
+    return _Teller(context)
+
+
+class _Teller:
+    """Tells of each change in one line that changes; where there is no terminal, only of changes that matter."""
+
+    def __init__(self, context: Context) -> None:
+        self._console = context.console
+
+    def __call__(self, job: Job) -> None:
+        self._console.wait(progress_line(job), state_line(job))
+
+
+def _add_timeout(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--timeout", metavar="TIME", help="longest wait, such as 90s, 15m or 2h; default: none")
+
+
+def _timeout_s(arguments: argparse.Namespace) -> float | None:
+    return None if arguments.timeout is None else parse_duration(arguments.timeout)
+
+
+def _wait(arguments: argparse.Namespace, context: Context, what: str) -> None:
+    timeout_s = _timeout_s(arguments)
+    for name in arguments.names:
+        wait_for(
+            context.kubectl, name, parse_awaited(what), timeout_s=timeout_s, tell=teller(context), pause=context.pause
+        )
+
+
+def _path(job: Job) -> str:
+    return f"{job.namespace}/{job.name}"

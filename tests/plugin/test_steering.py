@@ -1,0 +1,285 @@
+"""``suspend``, ``resume``, ``retry``, ``wait`` and ``delete``: what is asked of the API server, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubectl_stand_in import KubectlStandIn, changes, refuses, says
+from seen_jobs import job, running
+
+RESOURCE = "bertpretrainjobs.bert-operator.dev"
+GET = f"get {RESOURCE} corpus"
+WATCH = f"{GET} --watch"
+Bert = Callable[..., int]
+Json = dict[str, Any]
+
+SUSPENDED = {"runPolicy": {"suspend": True}}
+FAILED = {"phase": "Failed", "reason": "ApplicationRetriesSpent", "message": "Too often.", "attempt": 4}
+
+
+def patches(kubectl: KubectlStandIn) -> list[str]:
+    return [call for call in kubectl.calls() if " patch " in f" {call}"]
+
+
+def test_suspend_asks_for_the_field_that_people_would_set(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(WATCH, says("unused"))
+    kubectl.answer(GET, says(running()))
+    kubectl.answer("patch", says(running(spec=SUSPENDED)))
+    assert bert("suspend", "corpus") == 0
+    assert capsys.readouterr().out == "team/corpus: suspended; its pods save a checkpoint and leave\n"
+    assert patches(kubectl) == [
+        f"--namespace team patch {RESOURCE} corpus --type=merge "
+        '--patch={"spec": {"runPolicy": {"suspend": true}}} --field-manager=kubectl-bert -o json'
+    ]
+
+
+def test_resume_says_where_the_job_goes_on(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped = job(spec=SUSPENDED, phase="Stopped", checkpoint={"stage": "phase1", "step": 300})
+    kubectl.answer(GET, says(stopped))
+    kubectl.answer("patch", says(stopped))
+    assert bert("resume", "corpus") == 0
+    assert capsys.readouterr().out == "team/corpus: resumed from phase1 step 300\n"
+    assert '"suspend": false' in patches(kubectl)[0]
+
+
+def test_what_is_so_already_is_said_and_not_written(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(GET, says(job(spec=SUSPENDED, phase="Stopped")), says(running()))
+    assert bert("suspend", "corpus") == 0
+    assert bert("resume", "corpus") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "team/corpus: is suspended already (Stopped)",
+        "team/corpus: is not suspended (Running)",
+    ]
+    assert patches(kubectl) == []
+
+
+@pytest.mark.parametrize("verb", ["suspend", "resume"])
+def test_a_job_that_has_ended_cannot_be_steered(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    kubectl.answer(GET, says(job(**FAILED)))
+    assert bert(verb, "corpus") == 2
+    assert capsys.readouterr().err == (
+        f"team/corpus has ended as Failed, so it cannot be {verb.removesuffix('e')}ed\n"
+        "hint: kubectl bert retry corpus starts a failed job again\n"
+    )
+
+
+def test_suspend_waits_until_the_status_is_about_the_change(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stale = job(phase="Stopped", reason="StoppedOnRequest", observedGeneration=1)
+    stale["metadata"]["generation"] = 2
+    stopping = job(phase="Stopping", reason="StoppingOnRequest", message="It saves.", attempt=1, observedGeneration=2)
+    stopped = job(phase="Stopped", reason="StoppedOnRequest", message="No child is left.", observedGeneration=2)
+    for document in (stopping, stopped):
+        document["metadata"]["generation"] = 2
+    kubectl.answer(WATCH, changes(("ADDED", stale), ("MODIFIED", stopping), ("MODIFIED", stopped), hangs=True))
+    kubectl.answer(GET, says(running()))
+    kubectl.answer("patch", says(stale))
+    assert bert("suspend", "corpus", "--wait", "--timeout", "20s") == 0
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "corpus Stopping  attempt 1  StoppingOnRequest: It saves.",
+        "corpus Stopped  StoppedOnRequest: No child is left.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("awaited", "document"),
+    [
+        ("running", running()),
+        ("stopped", job(phase="Stopped")),
+        ("ended", job(phase="Failed")),
+        ("succeeded", job(phase="Succeeded")),
+        ("checkpoint", running()),
+        ("attempt=3", running()),
+        ("step=400", running()),
+        ("stage=prepare", running()),
+        ("condition=Running", running()),
+    ],
+)
+def test_wait_ends_with_what_was_awaited(bert: Bert, kubectl: KubectlStandIn, awaited: str, document: Json) -> None:
+    kubectl.answer(WATCH, changes(("ADDED", job()), ("MODIFIED", document), hangs=True))
+    assert bert("wait", "corpus", f"--for={awaited}", "--timeout=30") == 0
+
+
+@pytest.mark.parametrize("awaited", ["succeeded", "step=500", "attempt=4", "stage=export", "condition=Blocked"])
+def test_wait_goes_on_until_then_and_gives_up_in_time(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], awaited: str
+) -> None:
+    kubectl.answer(WATCH, changes(("ADDED", running()), hangs=True))
+    assert bert("wait", "corpus", f"--for={awaited}", "--timeout=1") == 4
+    last = f"corpus: not {awaited} after 1 s; it is Running (ChildRunning)\nhint: kubectl bert status corpus\n"
+    assert capsys.readouterr().err.endswith(last)
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        pytest.param(
+            [("ADDED", job(**FAILED))],
+            "corpus has ended as Failed (ApplicationRetriesSpent: Too often.); succeeded was waited for\n",
+            id="failed",
+        ),
+        pytest.param(
+            [("ADDED", running()), ("DELETED", running())],
+            "corpus was deleted, and succeeded was waited for\n",
+            id="deleted",
+        ),
+    ],
+)
+def test_what_cannot_happen_any_more_is_not_waited_for(
+    bert: Bert,
+    kubectl: KubectlStandIn,
+    capsys: pytest.CaptureFixture[str],
+    events: list[tuple[str, Json]],
+    told: str,
+) -> None:
+    kubectl.answer(WATCH, changes(*events, hangs=True))
+    assert bert("wait", "corpus", "--for=succeeded") == 1
+    assert capsys.readouterr().err.endswith(told)
+
+
+def test_a_watch_that_the_server_ends_is_begun_again(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(
+        WATCH,
+        changes(("ADDED", running())),
+        says("", errors="The connection to the server 10.0.0.1:6443 was refused\n", code=1),
+        changes(("ADDED", job(phase="Succeeded", attempt=3))),
+    )
+    assert bert("wait", "corpus") == 0
+    assert capsys.readouterr() == ("corpus Succeeded  attempt 3\n", "corpus Running  attempt 3  phase1\n"
+                                   "corpus Succeeded  attempt 3\n")  # fmt: skip
+    assert len(kubectl.calls()) == 3
+
+
+def test_a_deletion_can_be_waited_for(bert: Bert, kubectl: KubectlStandIn) -> None:
+    kubectl.answer(
+        WATCH, changes(("ADDED", running()), ("DELETED", running()), hangs=True), refuses("NotFound", "gone")
+    )
+    assert bert("wait", "corpus", "--for=deleted") == 0
+    assert bert("wait", "corpus", "--for=deleted") == 0, "it is gone already"
+    assert bert("wait", "corpus", "--for=running") == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--for=done",), "--for: got done; allowed: invalid, pending, queued, running"),
+        (("--for=step=many",), "--for: got step=many; allowed:"),
+        (("--timeout=soon",), "--timeout: got soon; allowed: a whole number of seconds"),
+        (("--for=stage=phase3",), "got stage=phase3, which corpus has not; allowed: prepare, phase1, evaluate, export"),
+    ],
+)
+def test_words_that_mean_nothing_are_answered_with_those_that_do(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    kubectl.answer(WATCH, changes(("ADDED", running()), hangs=True))
+    assert bert("wait", "corpus", *words) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_retry_deletes_nothing_that_could_not_be_created_again(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(GET, says(job(**FAILED)))
+    kubectl.answer("create --dry-run=server", refuses("Invalid", "spec.model.preset: Unsupported value"))
+    assert bert("retry", "corpus") == 1
+    assert "Invalid: spec.model.preset: Unsupported value" in capsys.readouterr().err
+    assert not any("delete" in call for call in kubectl.calls())
+
+
+def test_retry_creates_the_same_job_that_resumes(
+    bert: Bert,
+    kubectl: KubectlStandIn,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    failed = job(**FAILED)
+    failed["metadata"] |= {
+        "labels": {"team": "a"},
+        "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "note": "mine"},
+        "resourceVersion": "7",
+        "managedFields": [{}],
+    }
+    kubectl.answer(GET, says(failed))
+    kubectl.answer("create --dry-run=server", refuses("AlreadyExists", "already exists"))
+    kubectl.answer("delete", says(""))
+    kubectl.answer("create -f - --field-manager", says(job()))
+    assert bert("retry", "corpus") == 0
+    assert capsys.readouterr().out == (
+        "team/corpus: created again with output.ifExists: Resume, in claim results, runs/corpus\n"
+    )
+    calls = [call.split(" ")[2] for call in kubectl.calls()[1:]]
+    assert calls == ["create", "delete", "create"]
+    assert json.loads(kubectl.given("--field-manager")) == {
+        "apiVersion": "bert-operator.dev/v1alpha1",
+        "kind": "BertPretrainJob",
+        "metadata": {
+            "name": "corpus",
+            "namespace": "team",
+            "labels": {"team": "a"},
+            "annotations": {"note": "mine"},
+        },
+        "spec": {**failed["spec"], "output": {**failed["spec"]["output"], "ifExists": "Resume"}},
+    }
+    assert list(tmp_path.glob("corpus-*")) == []
+
+
+def test_a_manifest_that_could_not_be_created_in_the_end_is_kept(
+    bert: Bert,
+    kubectl: KubectlStandIn,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    kubectl.answer(GET, says(job(**FAILED)))
+    kubectl.answer("create --dry-run=server", refuses("AlreadyExists", "already exists"))
+    kubectl.answer("delete", says(""))
+    kubectl.answer("create -f -", refuses("Forbidden", "exceeded quota"))
+    assert bert("retry", "corpus") == 1
+    (kept,) = tmp_path.glob("corpus-*")
+    assert f"The manifest lies in {kept}: kubectl create -f {kept}" in capsys.readouterr().err
+    assert json.loads(kept.read_text())["metadata"]["name"] == "corpus"
+
+
+@pytest.mark.parametrize(
+    ("document", "hint"),
+    [
+        (job(phase="Stopped"), "kubectl bert resume corpus continues it"),
+        (running(), "failed attempts of a job that goes on are retried by the operator"),
+        (job(phase="Succeeded"), "kubectl bert export corpus prints a manifest for another job"),
+    ],
+)
+def test_only_a_failed_job_is_started_again(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], document: Json, hint: str
+) -> None:
+    kubectl.answer(GET, says(document))
+    assert bert("retry", "corpus") == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"hint: {hint}"
+
+
+def test_delete_says_what_stays(bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    kubectl.answer(GET, says(running()))
+    kubectl.answer("delete", says("deleted\n"))
+    assert bert("delete", "corpus") == 0
+    assert capsys.readouterr().out == "team/corpus: deleted; its files stay in claim results, runs/corpus\n"
+    assert kubectl.calls()[-1] == f"--namespace team delete {RESOURCE} corpus --cascade=foreground --wait=true"
+    assert bert("delete", "corpus", "--no-wait") == 0
+    assert kubectl.calls()[-1] == f"--namespace team delete {RESOURCE} corpus --wait=false"
