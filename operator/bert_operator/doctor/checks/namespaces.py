@@ -1,0 +1,81 @@
+"""What the namespaces of jobs forbid: Pod Security standards, and quotas that leave no room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from bert_operator.doctor.demands import Demand, find_demands
+from bert_operator.doctor.finding import Finding, error
+from bert_operator.doctor.objects import amount, dig, mapping, name_of, namespace_of, place_of, render_amount
+from bert_operator.doctor.snapshot import Snapshot
+
+ENFORCE = "pod-security.kubernetes.io/enforce"
+_STRICTNESS = {"privileged": 0, "baseline": 1, "restricted": 2}
+
+
+def check_pod_security(snapshot: Snapshot) -> Iterator[Finding]:
+    """See whether the standard of each namespace allows what its jobs, and the default profile, ask for."""
+    levels = {name_of(item): dig(item, "metadata", "labels", ENFORCE) for item in snapshot.items("namespaces")}
+    default = snapshot.settings.document.get("defaultProfile") if snapshot.settings else None
+    for demand in find_demands(snapshot):
+        if demand.namespace:
+            places = [demand.namespace]
+        elif demand.owner == f"profile {default}":
+            # Of a namespace with jobs they say themselves what they ask for, the profile included.
+            places = [name for name in snapshot.watched_namespaces() if not _has_jobs(snapshot, name)]
+        else:
+            places = []
+        for place in places:
+            level = str(levels.get(place) or "privileged")
+            for path, allowed in demand.privileges:
+                if _STRICTNESS.get(level, 0) > _STRICTNESS[allowed]:
+                    yield error(
+                        f"Namespace {place} enforces {level}, and {demand.owner} asks for {path}, which "
+                        f"{allowed} is the strictest standard to allow",
+                        "its pods are refused: the job is Blocked with PodSecurityViolated",
+                        f"remove {path} (a claim in place of nfs and hostPath), or kubectl label namespace {place} "
+                        f"--overwrite {ENFORCE}={allowed}",
+                    )
+
+
+def _has_jobs(snapshot: Snapshot, namespace: str) -> bool:
+    return any(namespace_of(job) == namespace for job in snapshot.items("jobs"))
+
+
+def check_quotas(snapshot: Snapshot) -> Iterator[Finding]:
+    """See whether the quotas of a namespace leave room for jobs that wait."""
+    demands = [demand for demand in find_demands(snapshot) if demand.is_waiting]
+    for quota in snapshot.items("quotas"):
+        hard = mapping(quota, "status", "hard") or mapping(quota, "spec", "hard")
+        used = mapping(quota, "status", "used")
+        if dig(quota, "spec", "scopes") or dig(quota, "spec", "scopeSelector"):
+            continue  # of some pods only, and which ones is the scheduler's knowledge
+        for demand in demands:
+            if demand.namespace != namespace_of(quota):
+                continue
+            for resource, wanted in _wanted(demand):
+                for key in (f"requests.{resource}", resource):
+                    if key not in hard or (resource == "pods") != (key == "pods"):
+                        continue
+                    limit, taken = amount(hard[key]), amount(used.get(key, "0"))
+                    if taken + wanted > limit:
+                        yield _no_room(place_of(quota), demand, key, limit=limit, taken=taken, wanted=wanted)
+
+
+def _wanted(demand: Demand) -> Iterator[tuple[str, Fraction]]:
+    """Yield what all pods of a job need at one time; the launcher's share, which is small, left out."""
+    yield "pods", Fraction(demand.pods())
+    for resource, each in demand.worker.items():
+        yield resource, each * demand.workers
+
+
+def _no_room(quota: str, demand: Demand, key: str, *, limit: Fraction, taken: Fraction, wanted: Fraction) -> Finding:
+    resource = key.removeprefix("requests.")
+    have, asked, full = (render_amount(resource, value) for value in (limit - taken, wanted, limit))
+    never = wanted > limit
+    return error(
+        f"ResourceQuota {quota}, {key}: {have} of {full} are left, and {demand.owner} needs {asked}",
+        f"the job is Blocked with QuotaExceeded{' for good' if never else ' until others have ended'}",
+        "lower the job's workers or resources" if never else "wait, raise the quota, or lower the job's resources",
+    )

@@ -1,0 +1,68 @@
+"""The command line's part of the doctor: options in, a report out. What prints it belongs to the caller."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from bert_operator.doctor.catalog import BEFORE, CHECKS, examine
+from bert_operator.doctor.checks.before import INSTALLING
+from bert_operator.doctor.gathering import THREADS, gather
+from bert_operator.doctor.objects import dig
+from bert_operator.doctor.reading import Reader, Refused
+from bert_operator.doctor.report import Report
+
+Right = tuple[str, str, str, str]
+
+HELP = "look for what is wrong with a cluster, before a job finds out"
+DESCRIPTION = """\
+Look for what is wrong with a cluster: the operator, its settings and rights, mpi-operator, Kueue, namespaces, volumes,
+images, nodes, names. Every finding says why it matters and what to do. Nothing is changed.
+
+A check that may not look says which right it needs, and counts as a failure. Exit codes: 0 nothing worse than a
+warning was found, 1 an error was found, or a check could not look.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that are the doctor's own."""
+    parser.add_argument(
+        "--pre",
+        action="store_true",
+        help="before the operator is installed: whether you may install it, what stands in the way, what is missing",
+    )
+
+
+def run(arguments: argparse.Namespace, reader: Reader) -> Report:
+    """Read the cluster and make all checks; ``namespace`` of the arguments, if any, narrows what belongs to jobs.
+
+    Raises:
+        Refused: The API server does not answer, or does not know who asks.
+    """
+    namespace = getattr(arguments, "namespace", None) or ""
+    snapshot = gather(reader, namespace=namespace, is_before=arguments.pre)
+    if arguments.pre:
+        snapshot = replace(snapshot, allowed=ask_rights(reader, INSTALLING))
+    return Report(examine(snapshot, BEFORE if arguments.pre else CHECKS))
+
+
+def ask_rights(reader: Reader, rights: Iterable[Right]) -> dict[Right, bool]:
+    """Return which rights the person has; those of which the API server says nothing are left out."""
+    wanted = list(rights)
+    with ThreadPoolExecutor(THREADS) as pool:
+        answers = pool.map(lambda right: _may(reader, right), wanted)
+    return {right: answer for right, answer in zip(wanted, answers, strict=True) if answer is not None}
+
+
+def _may(reader: Reader, right: Right) -> bool | None:
+    verb, group, resource, namespace = right
+    asked = {"verb": verb, "group": group, "resource": resource, **({"namespace": namespace} if namespace else {})}
+    kind = "SelfSubjectAccessReview"
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": {"resourceAttributes": asked}}
+    try:
+        answer = reader.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+    except Refused:
+        return None
+    return bool(dig(answer, "status", "allowed"))

@@ -1,0 +1,101 @@
+"""Small questions to Kubernetes' objects as JSON: names, conditions, images, amounts, times. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+Json = dict[str, Any]
+
+_AMOUNT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d+)|([munkMGTPE]|[KMGTPE]i)?)")
+_UNITS = {"": Fraction(1), "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000)}
+_UNITS |= {unit: Fraction(1000**power) for power, unit in enumerate("kMGTPE", start=1)}
+_UNITS |= {f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", start=1)}
+_RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:[-+].*)?")
+
+
+def dig(document: Any, *keys: str | int) -> Any:
+    """Return what is at a path of keys and indices; None where any of it is missing or of another kind."""
+    for key in keys:
+        if isinstance(key, int):
+            document = document[key] if isinstance(document, list) and len(document) > key else None
+        else:
+            document = document.get(key) if isinstance(document, dict) else None
+    return document
+
+
+def entries(document: Any, *keys: str | int) -> list[Json]:
+    """Return the objects of a list at a path; an empty list where there is none."""
+    found = dig(document, *keys)
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def mapping(document: Any, *keys: str | int) -> Json:
+    """Return the object at a path; an empty one where there is none."""
+    found = dig(document, *keys)
+    return found if isinstance(found, dict) else {}
+
+
+def name_of(document: Json) -> str:
+    """Return an object's name."""
+    return str(dig(document, "metadata", "name") or "")
+
+
+def namespace_of(document: Json) -> str:
+    """Return an object's namespace; empty where it has none."""
+    return str(dig(document, "metadata", "namespace") or "")
+
+
+def place_of(document: Json) -> str:
+    """Return ``namespace/name``, or the name of an object that is in no namespace."""
+    return "/".join(part for part in (namespace_of(document), name_of(document)) if part)
+
+
+def condition(document: Json, kind: str) -> Json:
+    """Return a condition of an object's status; empty where it has none of that type."""
+    return next((item for item in entries(document, "status", "conditions") if item.get("type") == kind), {})
+
+
+def containers(pod_spec: Json) -> Iterator[Json]:
+    """Yield the containers of a pod's spec, those that run first included."""
+    yield from entries(pod_spec, "initContainers")
+    yield from entries(pod_spec, "containers")
+
+
+def template_of(workload: Json) -> Json:
+    """Return the pod's spec of a Deployment or DaemonSet."""
+    return mapping(workload, "spec", "template", "spec")
+
+
+def images(workload: Json) -> list[str]:
+    """Return the images of a Deployment or DaemonSet."""
+    return [str(container.get("image", "")) for container in containers(template_of(workload))]
+
+
+def tag_of(image: str) -> str:
+    """Return an image's tag; empty where it has none."""
+    name, _, tag = image.partition("@")[0].rpartition(":")
+    return tag if name and "/" not in tag else ""
+
+
+def release_of(version: str) -> tuple[int, int, int] | None:
+    """Return the numbers of ``v1.36.3`` and the like; None where it is none."""
+    found = _RELEASE.fullmatch(version)
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
+
+
+def amount(text: Any) -> Fraction:
+    """Return a quantity of Kubernetes (``500m``, ``64Gi``, ``1e3``) as a number; 0 where it is none."""
+    found = _AMOUNT.fullmatch(str(text))
+    if found is None:
+        return Fraction(0)
+    return Fraction(found[1]) * (Fraction(10) ** int(found[2]) if found[2] else _UNITS[found[3] or ""])
+
+
+def render_amount(resource: str, value: Fraction) -> str:
+    """Return an amount as people write it: GiB for memory and disk, else a plain number."""
+    if resource in {"memory", "ephemeral-storage"} or resource.startswith("hugepages-"):
+        return f"{float(value / 1024**3):.4g}Gi"
+    return f"{float(value):g}"

@@ -1,0 +1,83 @@
+"""What the doctor says: lines for people, a document for programs, an exit code. Prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bert_operator.doctor.catalog import Outcome
+from bert_operator.doctor.finding import Level
+
+FINE, WRONG = 0, 1
+
+_COLOURS = {Level.ERROR: "31;1", Level.WARNING: "33;1", Level.NOTE: "36"}
+_NOT_LOOKED_AT = "not looked at"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What all checks have found."""
+
+    outcomes: Sequence[Outcome]
+    """In the order in which they are shown."""
+
+    def count(self, level: Level) -> int:
+        """Return the number of findings of a level."""
+        return sum(finding.level is level for outcome in self.outcomes for finding in outcome.findings)
+
+    @property
+    def unseen(self) -> list[Outcome]:
+        """Checks that could not look."""
+        return [outcome for outcome in self.outcomes if outcome.missing]
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing worse than a warning was found, and every check has looked. 1: else."""
+        return WRONG if self.count(Level.ERROR) or self.unseen else FINE
+
+    def lines(self, colour: bool = False) -> list[str]:
+        """Return the report for people: errors first, then warnings, notes, what was not looked at, and a sum."""
+        shown: list[str] = []
+        for level in Level:
+            for outcome in self.outcomes:
+                for finding in outcome.findings:
+                    if finding.level is level:
+                        mark = _paint(f"{level:<7}", _COLOURS[level]) if colour else f"{level:<7}"
+                        shown += [f"{mark} {outcome.check}: {finding.problem}"]
+                        shown += [f"        why:  {finding.why}", f"        next: {finding.remedy}"]
+        for outcome in self.unseen:
+            shown.append(f"{_NOT_LOOKED_AT}: {outcome.check}: needs {'; '.join(outcome.missing)}")
+        fine = [outcome.check for outcome in self.outcomes if not outcome.findings and not outcome.missing]
+        if fine:
+            shown.append(f"nothing found: {', '.join(fine)}")
+        return [*shown, self.summary()]
+
+    def summary(self) -> str:
+        """Return the last line."""
+        counts = [_counted(self.count(level), level.value) for level in Level]
+        return f"{len(self.outcomes)} checks: {', '.join(counts)}; {len(self.unseen)} {_NOT_LOOKED_AT}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the same for programs."""
+        found = [
+            {
+                "check": outcome.check,
+                "level": finding.level.value,
+                "problem": finding.problem,
+                "why": finding.why,
+                "remedy": finding.remedy,
+            }
+            for outcome in self.outcomes
+            for finding in outcome.findings
+        ]
+        unseen = [{"check": outcome.check, "needs": list(outcome.missing)} for outcome in self.unseen]
+        return {"checks": len(self.outcomes), "findings": found, "notLookedAt": unseen}
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _paint(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m"
