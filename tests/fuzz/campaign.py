@@ -104,7 +104,10 @@ def _run_child(reader: Reader, findings: Path, place: Path, shared: mmap.mmap, h
                 file = _keep(findings, reader, data)
                 (place / "left" / f"{len(seen):04}.txt").write_text(f"{verdict.place}: {verdict.problem} ({file})")
 
-        arguments = ["fuzz", str(place / "corpus"), str(place / "seeds"), f"-artifact_prefix={place / 'left'}/"]
+        # In an order of ours and never read again: a run with the same seed then meets the same inputs.
+        (place / "order").write_text(",".join(str(path) for path in sorted((place / "seeds").iterdir())))
+        arguments = ["fuzz", str(place / "corpus"), f"-seed_inputs=@{place / 'order'}", "-reload=0"]
+        arguments += ["-shuffle=0", f"-artifact_prefix={place / 'left'}/"]
         arguments += [f"-max_total_time={max(1, int(seconds))}", f"-timeout={_HANG_SECONDS}", "-rss_limit_mb=0"]
         arguments += [f"-seed={seed}", f"-max_len={reader.most_bytes}", "-len_control=0", f"-runs={inputs or -1}"]
         options = {}

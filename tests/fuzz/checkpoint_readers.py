@@ -13,7 +13,9 @@ from pathlib import Path
 
 import torch
 from fuzz_reader import Chance, Reader
-from mutations import mutate_json, mutate_named, mutate_zip, split_named
+from mutations import each_changed, mutate_json, mutate_named, mutate_zip, split_named
+from safetensors.torch import load_file
+from weight_seeds import mutate_index, spoiled_archives, spoiled_indexes
 
 from bert_trainer.checkpoints.checkpoint import MODEL_FILE, OPTIMIZER_FILE, OWN_SUM_KEY, manifest_sum, sha256_of
 from bert_trainer.checkpoints.initial_weights import read_source
@@ -40,7 +42,14 @@ def _folder(kind: str) -> Path:
     write_vocabulary(root)
     folder = root / "model"
     folder.mkdir()
-    if kind == "huggingface-pickled":
+    if kind == "huggingface-parts":
+        write_huggingface(root / "other", _MODEL)
+        shutil.copy(root / "other/config.json", folder)
+        part = "model-00001-of-00001.safetensors"
+        shutil.copy(root / "other/model.safetensors", folder / part)
+        places = dict.fromkeys(load_file(folder / part), part)
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    elif kind == "huggingface-pickled":
         write_huggingface(root / "other", _MODEL)
         shutil.copy(root / "other/config.json", folder)
         torch.save(dict(_MODEL.named_parameters()), folder / "pytorch_model.bin")
@@ -60,8 +69,62 @@ def _sound(kind: str) -> tuple[bytes, ...]:
 def _files(kind: str) -> Callable[[Path], Iterator[bytes]]:
     def seeds(_: Path) -> Iterator[bytes]:
         yield from _sound(kind)
+        for sound in _sound(kind):
+            name, content = split_named(sound)
+            line = name.encode() + b"\n"
+            yield from (line + spoiled for spoiled in _spoiled(name, content))
 
     return seeds
+
+
+def _spoiled(name: str, content: bytes) -> Iterator[bytes]:
+    """Yield what a file may hold in place of its content, by its name."""
+    if name == _MANIFEST:
+        yield from each_changed(json.loads(content), _MANIFESTS)
+    elif name.endswith(".index.json"):
+        index = json.loads(content)
+        first, *others = index["weight_map"]
+        yield from each_changed(index, {"weight_map": {}, "weight_map ": 1, f"weight_map/{first}": "../a.safetensors"})
+        yield from each_changed(
+            index, {f"weight_map/{first}": ..., "weight_map/own\x1b": index["weight_map"][others[0]]}
+        )
+        yield from each_changed(index, {f"weight_map/{first}": 1})
+    elif name.endswith(".json"):
+        yield from each_changed(json.loads(content), _SETTINGS)
+    elif name.endswith(".safetensors"):
+        yield from (content[:-9], content[:40], b"\xff" * 8 + content[8:], b"\2\0\0\0\0\0\0\0{}")
+        wrong = content.replace(b'"F32"', b'"I64"', 1).replace(b'"F32"', b'"F8_E4M3"', 1)
+        yield from (wrong, content.replace(b'"F32"', b'"BF16"', 1), content.replace(b"bert.", b"b\\u1b.", 1))
+    elif name.endswith(".bin"):
+        yield from spoiled_archives(content)
+    elif name.endswith(".index"):
+        yield from spoiled_indexes(content)
+    elif ".data-" in name:
+        yield from (content[:-1], b"\0" + content[1:], b"")
+    yield from (b"", b"[]", b"{", b"[" * 3000, b"\xff")
+
+
+_MANIFESTS = {
+    "contract_version": "\x1b",
+    "sha256": {},
+    "position/step": True,
+    "position/own\x1b": 1,
+    "position/left_out": {"a": -1},
+    "position/moment_steps": 3,
+    "position": None,
+    "health": [],
+    "health ": 1,
+    "rollbacks": [{"a\x9b": 1}],
+    "environment": {"a": 1},
+    "run": {},
+}
+_SETTINGS = {
+    "hidden_size": 1,
+    "hidden_act": "\x1b",
+    "layer_norm_eps": None,
+    "position_embedding_type": "relative_key",
+    "is_decoder": True,
+}
 
 
 def _read(kind: str, sound: str) -> Callable[[Path], object]:
@@ -113,6 +176,7 @@ def _nvidia(_: Path) -> Iterator[bytes]:
     content = io.BytesIO()
     torch.save({"model": nvidia_tensors(_MODEL)}, content)
     yield content.getvalue()
+    yield from spoiled_archives(content.getvalue())
     content = io.BytesIO()
     torch.save({"model": nvidia_tensors(_MODEL)}, content, _use_new_zipfile_serialization=False)
     yield content.getvalue()
@@ -124,8 +188,18 @@ def _nvidia(_: Path) -> Iterator[bytes]:
     yield content.getvalue()
 
 
-_BY_NAME = {".json": mutate_json, ".safetensors": _mutate_safetensors, ".bin": mutate_zip}
+_BY_NAME = {".json": mutate_json, ".safetensors": _mutate_safetensors, ".bin": mutate_zip, ".index": mutate_index}
 _C = "bert_trainer.checkpoints"
+_OF_PICKLES = (
+    "read_pickled_tensors",
+    "read_pickled",
+    "tensors_by_name",
+    "scalar",
+    "_stated_directory",
+    "_check_archive",
+)
+_OF_PICKLES += ("_check_legacy", "_check_pickles", "_refused_object", "_save_anew")
+_OF_OTHERS = ("read_safetensors", "check_header", "scalar")
 READERS = (
     Reader(
         name="checkpoints-own",
@@ -144,8 +218,17 @@ READERS = (
         read=_read("huggingface", "huggingface"),
         seeds=_files("huggingface"),
         modules=(f"{_C}.huggingface_import",),
-        leaves_out=("_read_parts", "without_copies"),
+        leaves_out=("_read_parts",),
         mutate=mutate_named(_BY_NAME, lambda: _sound("huggingface")),
+        most_bytes=1 << 16,
+    ),
+    Reader(
+        name="checkpoints-huggingface-parts",
+        read=_read("huggingface", "huggingface-parts"),
+        seeds=_files("huggingface-parts"),
+        modules=(f"{_C}.huggingface_import", f"{_C}.tensor_files"),
+        leaves_out=_OF_PICKLES,
+        mutate=mutate_named(_BY_NAME, lambda: _sound("huggingface-parts")),
         most_bytes=1 << 16,
     ),
     Reader(
@@ -153,7 +236,7 @@ READERS = (
         read=_read("huggingface", "huggingface-pickled"),
         seeds=_files("huggingface-pickled"),
         modules=(f"{_C}.tensor_files", f"{_C}.pickle_scan"),
-        leaves_out=("read_safetensors", "check_header"),
+        leaves_out=_OF_OTHERS,
         mutate=mutate_named(_BY_NAME, lambda: _sound("huggingface-pickled")),
         most_bytes=1 << 16,
     ),
@@ -167,14 +250,14 @@ READERS = (
             *("_short_successor", "write_varint", "encode_fields"),
         ),
         most_bytes=1 << 16,
-        mutate=mutate_named({".json": mutate_json}, lambda: _sound("tensorflow")),
+        mutate=mutate_named(_BY_NAME, lambda: _sound("tensorflow")),
     ),
     Reader(
         name="checkpoints-nvidia",
         read=_read_nvidia,
         seeds=_nvidia,
         modules=(f"{_C}.pickle_scan", f"{_C}.tensor_files"),
-        leaves_out=("read_safetensors", "check_header", "read_pickled_tensors"),
+        leaves_out=(*_OF_OTHERS, "read_pickled_tensors"),
         mutate=mutate_zip,
         file_name="ckpt_1.pt",
         most_bytes=1 << 16,

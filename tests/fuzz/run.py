@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -32,6 +33,9 @@ def main() -> int:
     parser.add_argument("--unreached", action="store_true", help="list the lines that no input reached")
     parser.add_argument("--findings", type=Path, default=ROOT / "runs/fuzz", help="folder for inputs of findings")
     options = parser.parse_args()
+    if "PYTHONHASHSEED" not in os.environ:
+        # Sets of text have an order of their own in each process, and what is reached first decides what comes next.
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
     try:
         import atheris
     except ImportError:

@@ -117,7 +117,7 @@ def _read_built(path: Path) -> object:
 
 
 def read_in_every_way(path: Path) -> object:
-    """Read a shard in each way in which programs of the trainer do, until one of them refuses it."""
+    """Read a shard in two of the ways in which programs of the trainer do."""
     # Kept by a file's size and time, which two inputs may share.
     for kept in (tfrecord_file._offsets, row_blocks._read_block, row_blocks._compact_index, row_blocks._packed_starts):
         kept.cache_clear()
@@ -128,9 +128,9 @@ def read_in_every_way(path: Path) -> object:
         lambda: deque(read_ragged_blocks(path, 61), maxlen=0),
         lambda: deque(read_blocks(path), maxlen=0),
     ]
-    # By the content, so that each comes first for some inputs and an input always meets the same.
-    first = zlib.crc32(path.read_bytes()) % len(ways)
-    for way in (*ways[first:], *ways[:first]):
+    # By the content: an input always meets the same.
+    first, step = divmod(zlib.crc32(path.read_bytes()) % 12, 3)
+    for way in (ways[first], ways[(first + step + 1) % 4]):
         way()
     return found
 

@@ -19,12 +19,14 @@ sys.path.append(str(Path(__file__).parent))  # fuzz_reader and its like, which m
 
 from fuzz_reader import Reader  # noqa: E402 - after the path
 from fuzz_results import Result, empty_scans  # noqa: E402
+from reached import lines_of, trace  # noqa: E402
 from readers import READERS  # noqa: E402
 from trial import judge  # noqa: E402
 
 from bert_trainer.errors import InputError  # noqa: E402
 
 HERE = Path(__file__).parent
+LEAST_COVERAGE = 0.7
 BY_NAME = {reader.name: reader for reader in READERS}
 KEPT = sorted(path for folder in ("findings", "corpus") for path in (HERE / folder).glob("*/*"))
 
@@ -47,6 +49,19 @@ def test_every_reader_reads_a_sound_input(reader: Reader, tmp_path: Path) -> Non
     verdicts = [judge(reader, data, work) for data in reader.seeds(given)]
     assert [verdict.problem for verdict in verdicts if verdict.problem] == []
     assert any(not verdict.refused for verdict in verdicts), "nothing behind the first check is reached"
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_given_inputs_reach_most_of_a_reader(reader: Reader, tmp_path: Path) -> None:
+    """Before anything is changed: what libFuzzer finds comes on top."""
+    given, work = tmp_path / "given", tmp_path / "work"
+    given.mkdir()
+    work.mkdir()
+    seeds = list(reader.seeds(given))
+    assert max(map(len, seeds)) <= reader.most_bytes, "libFuzzer would cut it"
+    found, wanted = trace(reader, seeds, work), lines_of(reader)
+    assert len(found.lines) >= LEAST_COVERAGE * len(wanted), sorted(wanted - found.lines)
+    assert found.left_out == set()
 
 
 def _raise_key_error(path: Path) -> None:
