@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT / name) for name in ("operator", "tools/local_cluster",
 from bert_operator.api.crd import render_crd  # noqa: E402
 from control_plane import ControlPlane  # noqa: E402
 from operator_process import OperatorProcess, install_operator  # noqa: E402
-from spec_walk import MOST_FINDINGS, SpecWalk, prepare_namespace, settings  # noqa: E402 - after the path
+from spec_walk import BURSTS, MOST_FINDINGS, SpecWalk, prepare_namespace, settings  # noqa: E402 - after the path
 
 
 def main() -> int:
@@ -24,6 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--transitions", type=int, default=2000)
     parser.add_argument("--each", type=int, default=100, help="transitions of an episode")
+    parser.add_argument("--bursts", type=int, nargs="+", default=BURSTS, help="lengths to draw from (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the first episode; further ones count on")
     parser.add_argument("--shorten", type=int, default=12, metavar="TRIES", help="how often to try for a shorter way")
     arguments = parser.parse_args()
@@ -36,7 +37,7 @@ def main() -> int:
                 OperatorProcess(folder / name, config, namespaces=["walk"], name=name, **settings())
                 for name in ("operator", "rival")
             )
-            with first, SpecWalk(control_plane.api, "walk", first, rival) as walk:
+            with first, SpecWalk(control_plane.api, "walk", first, rival, tuple(arguments.bursts)) as walk:
                 findings = run(walk, arguments)
     print(f"walk: seed={arguments.seed} {walk.count} findings={findings}")
     return 1 if findings else 0

@@ -93,11 +93,16 @@ class Count:
     resident_bytes: list[int] = field(default_factory=list)
     """Of the operator, when the namespace was empty."""
 
+    @property
+    def missing(self) -> list[str]:
+        """Names of the transitions that were not walked."""
+        return [kind.__name__ for kind in TRANSITIONS if not self.transitions[kind.__name__]]
+
     def __str__(self) -> str:
         total = sum(self.transitions.values())
-        known = all_fields()
+        known, kinds = all_fields(), len(TRANSITIONS)
         return (
-            f"transitions={total} kinds={len(self.transitions)}/{len(TRANSITIONS)} restarts={self.restarts} "
+            f"transitions={total} kinds={kinds - len(self.missing)}/{kinds} restarts={self.restarts} "
             f"episodes={self.episodes} fields={len(self.fields & known)}/{len(known)} "
             f"slowest_s={self.slowest_s:.1f} most_series={self.most_series} "
             f"peak_mb={max(self.resident_bytes, default=0) / 1e6:.0f}"
@@ -107,8 +112,16 @@ class Count:
 class SpecWalk:
     """A walk in one namespace; ``operator`` looks after that namespace alone, and now and then ``rival`` as well."""
 
-    def __init__(self, api: Api, namespace: str, operator: OperatorProcess, rival: OperatorProcess) -> None:
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        operator: OperatorProcess,
+        rival: OperatorProcess,
+        bursts: tuple[int, ...] = BURSTS,
+    ) -> None:
         self.api, self.namespace, self.operator, self.rival = api, namespace, operator, rival
+        self._bursts = bursts
         self._rights: Json = {}
         """The operator's, while they are taken away."""
         self._rival_looks = 0
@@ -231,7 +244,7 @@ class SpecWalk:
         left, weights = transitions, {kind: weight * SOONER for kind, weight in TRANSITIONS.items()}
         while left > 0:
             bursts.append([])
-            size = min(left, chance.choice(BURSTS))
+            size = min(left, chance.choice(self._bursts))
             while len(bursts[-1]) < size:
                 transition = chance.choices([*weights], [*weights.values()])[0]
                 step = Step(chance.choice(NAMES), transition.__name__, chance.getrandbits(32))
@@ -243,7 +256,8 @@ class SpecWalk:
 
     def _take(self, transition: Transition, step: Step) -> bool:
         is_done = transition(self, step.name, random.Random(step.number))
-        self.count.transitions[step.transition] += is_done
+        if is_done:
+            self.count.transitions[step.transition] += 1
         return is_done
 
     def _observed(self, seed: int, bursts: list[Burst], walked: Iterator[None]) -> Finding | None:
