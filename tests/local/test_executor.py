@@ -156,6 +156,23 @@ def test_the_output_folder_of_the_command_line_wins(bench: Bench) -> None:
     assert (bench.folder / "elsewhere" / "report.json").exists()
 
 
+def test_runs_that_lie_together_are_listed_at_the_end(bench: Bench) -> None:
+    listing = """
+import sys
+from pathlib import Path
+if "report" in sys.argv:
+    Path("listed").write_text(sys.argv[-1])
+    sys.exit()
+"""
+    for output, listed in (("elsewhere/one", False), ("runs/one", True)):
+        (bench.folder / output).parent.mkdir()
+        code, _, remarks = bench.run(listing + DONE, options=("--output", output))
+        assert code == 0, remarks
+        found = bench.folder / "listed"
+        assert found.exists() == listed
+    assert found.read_text() == str(bench.folder / "runs")
+
+
 def test_bad_input_ends_the_job_with_what_the_child_said(bench: Bench) -> None:
     code, _, remarks = bench.run(
         """

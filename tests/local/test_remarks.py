@@ -213,7 +213,8 @@ REPORT = {
 
 def test_the_summary_shows_stages_accuracy_and_paths(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(json.dumps(REPORT))
-    (tmp_path / "loss.png").write_bytes(b"")
+    for name in ("loss.png", "report.html"):
+        (tmp_path / name).write_bytes(b"")
     console, stream = terminal()
     print_summary(console, read_report(tmp_path), tmp_path)
     shown = " ".join(stream.getvalue().split())
@@ -226,7 +227,8 @@ def test_the_summary_shows_stages_accuracy_and_paths(tmp_path: Path) -> None:
         "checkpoint /out/checkpoints/phase2-60",
         "model /out/export/huggingface",
         "model /out/export/onnx",
-        "loss.png",
+        f"loss curve {tmp_path}/loss.png",
+        f"report {tmp_path}/report.html",
     ):
         assert words in shown
 
@@ -252,7 +254,7 @@ def test_the_last_lines_are_filled_masks_and_what_to_do_next(tmp_path: Path) -> 
     # What the model says is no markup.
     assert shown[at + 1] == "    [red] 31%, read 10%; the true word: closed"
     assert "What to do next:" in shown[at + 2 :]
-    last = "\n".join(shown[-7:])
+    last = "\n".join(shown[-8:])
     for words in ("plot ", "a copy of job.yaml with another text:", "fetch glue-mrpc", "--model", "kubectl apply"):
         assert words in last
 

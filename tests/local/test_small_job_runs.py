@@ -57,3 +57,6 @@ def test_a_fine_tuning_recipe_runs_on_its_own_files(tmp_path: Path) -> None:
     (stage,) = report["stages"]
     assert (stage["name"], stage["kind"], stage["steps"], stage["result"]["runs"]) == ("cola", "finetune", 1, 1)
     assert set(stage["result"]["metrics"]) == {"matthews_correlation", "accuracy"}
+    (page,) = tmp_path.glob("*-small/report.html")
+    assert "Succeeded" in page.read_text()
+    assert "matthews_correlation" in page.read_text()

@@ -26,6 +26,7 @@ REMEDIES = {
     "sshd": APT + "openssh-server",
     "setpriv": APT + "util-linux",
     "unshare": APT + "util-linux",
+    "chromium": APT + "chromium",
     "g++": APT + "g++, then make setup",
     "horovod": "make setup",
     "horovodrun": "make setup",

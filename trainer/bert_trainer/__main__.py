@@ -17,6 +17,7 @@ from bert_trainer.config.checks import load_run_config, parse_profile_steps, par
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.config.stages import ExportFormat
 from bert_trainer.errors import EXIT_FAILED, PEER_ENDED, InputError, TrainerError
+from bert_trainer.output.runs_page import write_report_of
 from bert_trainer.output.termination import report_error, write_termination
 from bert_trainer.system import heartbeat
 
@@ -54,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if arguments.verb == "finetune":
             return _finetune(arguments)
+        if arguments.verb == "report":
+            print(write_report_of(arguments.folder))  # noqa: T201 - the result
+            return 0
         if arguments.config is None:
             raise InputError("--config: got nothing; allowed: the path of a run configuration")
         config = load_run_config(arguments.config)
@@ -156,6 +160,13 @@ def _parser() -> argparse.ArgumentParser:
             "weights are kept.",
         )
     )
+    report = verbs.add_parser(
+        "report",
+        help="write report.html of a run, or index.html of a folder of runs",
+        description="Write a run's report.html from what lies in its output folder, whether it has ended or not; of a "
+        "folder whose folders are runs, an index.html that lists them. Needs no network; prints the path.",
+    )
+    report.add_argument("folder", type=Path, metavar="FOLDER", help="output folder of a run, or a folder of such ones")
     _add_import(
         verbs.add_parser(
             "import",

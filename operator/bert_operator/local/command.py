@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import uuid
@@ -34,6 +35,9 @@ from bert_operator.names import PREPARE_RUN
 from bert_operator.render.processors import processor_environment
 from bert_operator.render.run_config import render_run_config
 from bert_operator.state.runs import ChildSpec, run_placement
+
+_RUNS = "runs"
+_LIST_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +93,21 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
     if outcome.status.phase == "Succeeded":
         next_steps = [] if options.job_file is None else render_next_steps(job, options.job_file, output)
         print_summary(Console(), read_report(output), output, next_steps)
+    _list_runs(programs, output.parent)
     with contextlib.suppress(OSError):  # the terminal may be closed
         for sentence in outcomes.describe_outcome(job, outcome):
             print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - closing remarks
     return outcomes.exit_code(outcome)
+
+
+def _list_runs(programs: Programs, folder: Path) -> None:
+    """Have the trainer write ``runs/index.html``, where runs are kept as the examples keep them; nothing elsewhere."""
+    if folder.name == _RUNS:
+        nowhere = subprocess.DEVNULL
+        # A page of somebody else stays, and a list that cannot be written is no reason to fail.
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            command = [*programs.train, "report", str(folder)]
+            subprocess.run(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, timeout=_LIST_TIMEOUT_S, check=False)
 
 
 class _Starter:

@@ -57,6 +57,10 @@ def render_next_steps(job: BertPretrainJob, job_file: Path, folder: Path) -> lis
     programs = Path(sys.executable).parent
     finetune = f"--task mrpc --data downloads/glue/MRPC --model {_shown(folder)} --output runs/mrpc"
     return [
+        (
+            "look at it",
+            f"{_shown(folder / 'report.html')} in a browser, {_shown(folder.parent / 'index.html')} for all runs",
+        ),
         ("plot", f"{_shown(programs / 'tensorboard')} --logdir {_shown(folder / 'tensorboard')}"),
         ("your own text", f"a copy of {_shown(job_file)} with another text: and output.path:"),
         ("", f"  {_shown(programs / 'bert-operator')} local COPY.yaml"),
@@ -181,9 +185,9 @@ def _paths(report: Report, folder: Path) -> Iterator[tuple[str, str]]:
     for label, path in (("checkpoint", report.get("checkpoint")), *(("model", path) for path in models)):
         if isinstance(path, str) and path:
             yield label, path
-    curve = folder / "loss.png"
-    if curve.exists():
-        yield "loss curve", str(curve)
+    for label, name in (("loss curve", "loss.png"), ("report", "report.html")):
+        if (folder / name).exists():
+            yield label, str(folder / name)
 
 
 def _number(section: Mapping[str, Any], key: str) -> float | None:

@@ -44,7 +44,7 @@ def make_report(config: RunConfig, records: list[Record], dataset: dict[str, Any
         "job": f"{config.job.namespace}/{config.job.name}",
         "ranks": ranks,
         "stages": [
-            {**_stage_report(stage, _by_step(records, stage.name)), **_evaluation_report(stage, records)}
+            {**_stage_report(stage, list_by_step(records, stage.name)), **_evaluation_report(stage, records)}
             for stage in config.stages
             if isinstance(stage, PretrainStage | FinetuneStage)
         ],
@@ -91,7 +91,7 @@ def _count_attempts(keys: Iterable[tuple[Any, Any]]) -> int:
     return sum(newest.values())
 
 
-def _by_step(records: list[Record], stage: str, event: str = "progress") -> list[Record]:
+def list_by_step(records: list[Record], stage: str, event: str = "progress") -> list[Record]:
     """Return a stage's records in order; a step that was trained again after a kill counts once, the last time.
 
     Those that a rollback went back behind count no more.
@@ -114,7 +114,7 @@ def _evaluation_report(stage: PretrainStage | FinetuneStage, records: list[Recor
         return _finetune_report(stage, records)
     if stage.evaluation is None:
         return {}
-    evaluated = _by_step(records, stage.name, "evaluated")
+    evaluated = list_by_step(records, stage.name, "evaluated")
     report: dict[str, Any] = {
         "evaluations": [
             {
@@ -237,7 +237,7 @@ def draw_run(config: RunConfig, records: list[Record]) -> Figure:
     fine_tunes = any(isinstance(stage, FinetuneStage) for stage in config.stages)
     offset = 0
     for number, stage in enumerate(it for it in config.stages if isinstance(it, PretrainStage | FinetuneStage)):
-        intervals = _by_step(records, stage.name)
+        intervals = list_by_step(records, stage.name)
         if not intervals:
             continue
         for axes in panels if offset else ():
@@ -289,7 +289,7 @@ def _panels(config: RunConfig) -> tuple[Figure, list[Axes]]:
 def _plot_pretraining(
     stage: PretrainStage, records: list[Record], offset: int, loss_axes: Axes, accuracy_axes: Axes
 ) -> None:
-    intervals, evaluated = _by_step(records, stage.name), _by_step(records, stage.name, "evaluated")
+    intervals, evaluated = list_by_step(records, stage.name), list_by_step(records, stage.name, "evaluated")
     steps = _steps(intervals, offset)
     loss_axes.plot(steps, _column(intervals, "loss"), _line_of(steps), label=stage.name)
     accuracies = _column(intervals, "mlm_accuracy", percent=True)

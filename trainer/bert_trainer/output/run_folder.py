@@ -317,6 +317,23 @@ def _only_rounds(key: str, config: RunConfig) -> bool:
     return False
 
 
+def list_learnt_settings(config: RunConfig) -> dict[str, Any]:
+    """Return every setting that decides what is learnt, by its path, such as ``stages.0.global_batch_size``.
+
+    Those that may change between attempts do not: who runs it and where, how fast, how sums are rounded.
+    """
+    leaves = _leaves(_without_place(config.model_dump(mode="json")))
+    return {key: value for key, value in leaves.items() if not (_may_change(key) or _only_rounds(key, config))}
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(value, dict) and value:
+        return {name: leaf for key in value for name, leaf in _leaves(value[key], f"{path}.{key}".strip(".")).items()}
+    if isinstance(value, list) and value:
+        return {name: leaf for number, it in enumerate(value) for name, leaf in _leaves(it, f"{path}.{number}").items()}
+    return {path: value}
+
+
 def _without_place(document: dict[str, Any]) -> dict[str, Any]:
     """Make the path of a dataset inside the output folder relative: the two may be moved together."""
     dataset, output = document.get("dataset"), document.get("output_folder")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -21,14 +22,19 @@ from numpy.typing import NDArray
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position, Rollback
 from bert_trainer.checkpoints.rollbacks import read_rollbacks, why_distrusted, with_those_of, write_rollbacks
 from bert_trainer.checkpoints.store import CheckpointStore
-from bert_trainer.errors import Stopped, TrainerError
+from bert_trainer.config.run_config import RunConfig
+from bert_trainer.errors import FencedError, Stopped, TrainerError
+from bert_trainer.output.inputs import release
 from bert_trainer.output.metrics import NOTHING_OF_RANKS, MetricsWriter, OfRanks, Record
 from bert_trainer.output.progress import Reporter, Value
 from bert_trainer.output.report import write_report
+from bert_trainer.output.report_page import write_page
+from bert_trainer.output.run_facts import write_environment
 from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.output.termination import write_termination
 from bert_trainer.parallel.world import World, on_rank_0
 from bert_trainer.system.atomic_files import disk_errors, open_no_link
+from bert_trainer.system.processor import read_model_name, read_text
 from bert_trainer.training.findings import announce_rollbacks, roll_back
 from bert_trainer.training.health import Finding
 from bert_trainer.training.learner import LearnerState
@@ -174,6 +180,7 @@ class Rank0Writer(RunWriter):
         folder.remove_leftovers()
         # Before anything is written: on a full disk, a lower keep frees space.
         self.store.prune(self.store.keep)
+        write_environment(folder.path, _describe_environment(environment, world, config))
         self._metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
         self.rollbacks = read_rollbacks(folder.path)
 
@@ -193,6 +200,18 @@ class Rank0Writer(RunWriter):
 
     def event(self, event: str, **fields: Value) -> None:  # noqa: D102
         self._metrics.event(event, **fields)
+        if event == "stage_finished":
+            self._write_page()
+
+    def _write_page(self, *, is_done: bool = False) -> None:
+        """Write the report of what there is so far. A run is worth more than its page, so none ends for it."""
+        try:
+            self.folder.check_fence()
+            write_page(self.folder.path, is_done=is_done)
+        except FencedError:
+            pass  # the page is another attempt's now; whatever is committed next says so
+        except TrainerError as error:
+            logger.warning("The report was not written: %s", str(error).splitlines()[0])
 
     def progress(self, record: Record, of_ranks: OfRanks = NOTHING_OF_RANKS) -> None:  # noqa: D102
         self._metrics.progress(record, of_ranks)
@@ -268,6 +287,7 @@ class Rank0Writer(RunWriter):
         self.store.wait()
         message = f"{position.stage}: stopped on request at step {position.step}, a checkpoint is saved"
         self.event("stopped", stage=position.stage, step=position.step, message=message)
+        self._write_page()
         path = self.store.path_of(position)
         raise Stopped(message, stage=position.stage, step=position.step, checkpoint=str(path))
 
@@ -277,6 +297,7 @@ class Rank0Writer(RunWriter):
         # A successor may have claimed the folder while the last checkpoint was written.
         self.folder.check_fence()
         write_report(config, self.folder.path, ranks=self.world.size)
+        self._write_page(is_done=True)
         self._metrics.repeat_results()
         # After the report: a run that is killed in between still has its checkpoints, and finishes again.
         if config.checkpoint.delete_after_success:
@@ -286,6 +307,7 @@ class Rank0Writer(RunWriter):
 
     def fail(self, error: TrainerError) -> None:  # noqa: D102
         self.event("failed", reason=type(error).__name__, exit_code=error.exit_code, message=str(error))
+        self._write_page()
 
     def close(self) -> None:  # noqa: D102
         self.store.hurry()
@@ -293,6 +315,16 @@ class Rank0Writer(RunWriter):
             self.store.wait()
         finally:
             self._metrics.close()
+
+
+def _describe_environment(environment: Environment, world: World, config: RunConfig) -> dict[str, Any]:
+    """Return what the report says of an attempt: more than a resume compares."""
+    return {
+        "processor": read_model_name(read_text("/proc/cpuinfo")),
+        **asdict(environment),
+        "hosts": config.world.hosts,
+        "versions": {**environment.versions, "python": platform.python_version(), "bert-trainer": release()},
+    }
 
 
 def open_writer(world: World, folder: RunFolder, environment: Environment, *, attempt: int) -> RunWriter:

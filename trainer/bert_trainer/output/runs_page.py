@@ -1,0 +1,94 @@
+"""``index.html`` of a folder of runs: one line for each, newest first, with a link to its report. No script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+from bert_trainer.errors import InputError
+from bert_trainer.output.charts import render_sparkline
+from bert_trainer.output.markup import Markup, join, render_page, table, tag
+from bert_trainer.output.page_style import STYLE
+from bert_trainer.output.report import list_by_step
+from bert_trainer.output.report_page import PAGE_FILE, duration, form, write_page
+from bert_trainer.output.run_facts import Run, load_run
+from bert_trainer.output.run_folder import CONFIG_FILE
+from bert_trainer.system.atomic_files import write_atomically
+from bert_trainer.system.files import shown
+
+INDEX_FILE = "index.html"
+_MOST_RUNS = 500
+_MARK = "<title>BERT runs</title>"
+
+
+def write_report_of(folder: Path) -> Path:
+    """Write the report of a run, or the list of the runs in a folder; return its path.
+
+    Raises:
+        InputError: the folder is neither, or ``write_page`` and ``write_index`` refuse it.
+    """
+    return write_page(folder) if (folder / CONFIG_FILE).exists() else write_index(folder)
+
+
+def write_index(folder: Path) -> Path:
+    """Write the list of the runs below a folder and return its path; a page of somebody else stays.
+
+    Raises:
+        InputError: the folder holds no run, or another ``index.html``.
+    """
+    target = folder / INDEX_FILE
+    if target.exists() and not (target.is_file() and _MARK in target.read_text(errors="replace")[:2000]):
+        raise InputError(
+            f"{shown(target)}: got a page that this command has not written; allowed: none, or its own",
+            hint="move it away, or list another folder",
+        )
+    found = sorted(folder.glob(f"*/{CONFIG_FILE}"), key=_age, reverse=True)[:_MOST_RUNS]
+    if not found:
+        raise InputError(
+            f"{shown(folder)}: got a folder without runs; allowed: an output folder, or one whose folders are",
+            hint="name a folder that bert-operator local or bert-train has written to",
+        )
+    rows = [_row(path.parent) for path in found]
+    header = ("run", "", "stages", "loss", "", "held out", "real tokens/s", "time", "last record")
+    body = table(header, rows, numbers=(3, 5, 6, 7))
+    heading = tag("header", tag("h1", "Runs"), tag("p", f"{len(rows)} below {folder.absolute()}"))
+    write_atomically(target, render_page("BERT runs", STYLE, heading, body))
+    return target
+
+
+def _age(path: Path) -> float:
+    metrics = path.parent / "metrics.jsonl"
+    try:
+        return (metrics if metrics.exists() else path).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _row(folder: Path) -> tuple[str, ...]:
+    try:
+        run = load_run(folder)
+        name: str = run.config.job.name
+        if (folder / PAGE_FILE).is_file():
+            name = tag("a", name, href=f"{quote(folder.name)}/{PAGE_FILE}")
+        trained = [stage for stage in run.report["stages"] if stage["steps"]]
+        last = trained[-1] if trained else {}
+        return (
+            name if folder.name == run.config.job.name else join([name, tag("small", f" in {folder.name}")]),
+            tag("span", run.state or "not finished", class_=run.state or "open"),
+            ", ".join(stage.name for stage in run.config.stages),
+            form(last.get("lossLast"), ".3f"),
+            _curve(run, str(last.get("name"))),
+            form((run.report.get("heldOut") or {}).get("maskedLmAccuracy"), ".1%"),
+            form(last.get("realTokensPerSecond"), ",.0f"),
+            duration(run.report["seconds"]),
+            run.last_record,
+        )
+    except (InputError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        return (folder.name, tag("span", "cannot be read", class_="failed"), str(error).splitlines()[0], *[""] * 6)
+
+
+def _curve(run: Run, stage: str) -> Markup:
+    found = list_by_step(list(run.records), stage)
+    return render_sparkline(
+        [(float(it["step"] or 0), float(loss)) for it in found if (loss := it.get("loss")) is not None]
+    )
