@@ -21,7 +21,7 @@ mpi=${2:-open-mpi}
 architectures=${3:-}
 tools=$(cd "$(dirname "$0")" && pwd)
 version=$(sed -n 's/^horovod==\([0-9.]*\).*/\1/p' "$tools/horovod.lock")
-recipe=2 # raise when this script changes what it builds
+recipe=3 # raise when this script changes what it builds
 python=$venv/bin/python
 case $mpi in
     open-mpi | open-mpi-4 | mpich | gloo) ;;
@@ -74,6 +74,7 @@ exec 9>"$cache/lock"
 flock 9
 print_cached_wheel_and_exit
 
+umask 022 # the rights of files in the wheel
 work=$(mktemp -d)
 ticker=
 trap 'rm -rf "$work"; [ -z "$ticker" ] || kill "$ticker" 2>/dev/null || true' EXIT
@@ -94,9 +95,11 @@ tar -C "$work" -xzf "$work/horovod-$version.tar.gz"
 source=$work/horovod-$version
 # torch's headers need C++20; Horovod's build files ask for C++14.
 sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 20/' "$source/CMakeLists.txt" "$source/horovod/torch/CMakeLists.txt"
-# Whatever the caller's shell says about Horovod or CUDA was meant for another build.
+# cmake adds the folders of this environment to where the extension looks for libraries. Relative ones come from LDFLAGS.
+sed -i 's/^project(horovod CXX)$/&\nset(CMAKE_SKIP_RPATH ON)/' "$source/CMakeLists.txt"
+# Whatever the caller's shell says about Horovod, CUDA or compilers' options was meant for another build.
 while read -r name; do unset "$name"; done < <(compgen -e HOROVOD_)
-unset CUDA_HOME CUDA_PATH CUDACXX
+unset CUDA_HOME CUDA_PATH CUDACXX CPPFLAGS
 
 # A CUDA installation made of links: what torch brought, which the wheel will run with, and a compiler of the same
 # release. CUDA 12's packages have a folder each, CUDA 13's share one.
@@ -159,12 +162,21 @@ export PATH=$venv/bin:$PATH CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS=-j$jobs
 export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1
 if [ "$mpi" != gloo ]; then
     export HOROVOD_WITH_MPI=1 MPI_HOME=$venv
-    # The extension lies in lib/pythonX.Y/site-packages/horovod/torch and libmpi in lib: a path relative to the
-    # extension keeps the cached wheel valid in every environment, not only in the one that built it.
-    export LDFLAGS='-s -Wl,-rpath,$ORIGIN/../../../..'
 else
     export HOROVOD_WITHOUT_MPI=1
 fi
+# The extension lies in lib/pythonX.Y/site-packages/horovod/torch and libmpi in lib: paths relative to the extension keep
+# the cached wheel valid in every environment, not only in the one that built it.
+export LDFLAGS='-s -Wl,-rpath,$ORIGIN/../../../..:$ORIGIN/../../torch/lib'
+# The same inputs and compiler give the same bytes, wherever and whenever they are compiled.
+# What it says of its sources (__FILE__, in log lines and errors) begins at the folder that they were unpacked in, and of
+# torch's headers at the environment. What nvcc names after its temporary files, -s takes away.
+maps=("'-ffile-prefix-map=$work/='" "'-ffile-prefix-map=$venv/='") # quotes for the shell that runs the compiler
+export CFLAGS="${maps[*]}" CXXFLAGS="${maps[*]}"
+export CUDAFLAGS="-Xcompiler=${maps[0]} -Xcompiler=${maps[1]}"
+# The time of everything in the wheel.
+SOURCE_DATE_EPOCH=$(stat -c %Y "$source/PKG-INFO")
+export SOURCE_DATE_EPOCH
 
 # Says that something happens. Closing the lock and standard output keeps it from holding up anyone who waits
 # for them.

