@@ -42,8 +42,8 @@ class Reader:
     modules: tuple[str, ...]
     """Whose lines count; of functions alone, since what lies outside of them runs on import."""
     leaves_out: tuple[str, ...] = ()
-    """Functions in these modules that no input enters: what writes, and what other callers use. ``trial`` holds readers
-    to it: an input that enters one is a finding."""
+    """Functions in these modules that no input enters: what writes, and what other callers use. An input that
+    enters one is a finding."""
     only: tuple[str, ...] = ()
     """The functions that count, where reading is a small part of the modules; empty: all but those above."""
     file_name: str = "input"

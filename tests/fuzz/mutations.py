@@ -72,11 +72,11 @@ def mutate_value(value: Any, chance: Chance) -> Any:
 def each_changed(document: Any, changes: Mapping[str, Any]) -> Iterator[bytes]:
     """Yield a document of JSON once with each change: the keys to a value, joined by slashes, and the new value.
 
-    ``...`` takes the value away.
+    ``...`` takes the value away. Spaces behind the keys do not count: a value may be changed in several ways.
     """
     for path, value in changes.items():
         changed = json.loads(json.dumps(document))
-        inner, names = changed, [int(name) if name.isdigit() else name for name in path.split("/")]
+        inner, names = changed, [int(name) if name.isdigit() else name for name in path.strip().split("/")]
         for name in names[:-1]:
             inner = inner[name]
         if value is ...:

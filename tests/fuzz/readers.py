@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import checkpoint_readers
 import corpus_readers
+import moment_readers
 import operator_readers
 import setting_readers
 import shard_readers
@@ -18,4 +19,5 @@ READERS = (
     *shard_readers.READERS,
     *tfrecord_readers.READERS,
     *checkpoint_readers.READERS,
+    *moment_readers.READERS,
 )
