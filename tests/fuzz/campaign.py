@@ -134,7 +134,7 @@ def _run_child(reader: Reader, findings: Path, place: Path, shared: mmap.mmap, h
 def _count(shared: mmap.mmap, verdict: Verdict) -> None:
     inputs, refused, slowest, peak, findings = _COUNTS.unpack(shared[:])
     shared[:] = _COUNTS.pack(
-        inputs + 1,
+        inputs + verdict.shown,
         refused + verdict.refused,
         max(slowest, verdict.seconds),
         max(peak, verdict.peak_mb),

@@ -18,6 +18,10 @@ Mutate = Callable[[bytes, "Chance"], bytes]
 """Returns a changed input."""
 
 
+class NoInput(Exception):
+    """What was to become a file makes none: nothing was shown."""
+
+
 class Chance:
     """Where mutations take their decisions from: libFuzzer's seed, so that a run can be repeated."""
 

@@ -7,13 +7,15 @@ import json
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from fuzz_reader import Reader
-from mutations import each_changed, mutate_json
+from fuzz_reader import Chance, NoInput, Reader
+from mutations import each_changed, mutate_value
 
 from bert_trainer.dataset.shards import (
     LAYOUTS,
@@ -63,54 +65,90 @@ def _plain(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value.item() if isinstance(value, np.generic) else str(value)
 
 
+_MOST_BYTES = 1 << 24
+"""That a dataset or a chunk may have of which something is written; what is only claimed may be of any size."""
+
+
 def _build(path: Path) -> bytes | None:
-    """Return the file that a description makes; None where it makes none."""
+    """Return the file that a description makes, without those of its parts that no file can hold; None of no object."""
     try:
         document = json.loads(path.read_bytes())
-        with h5py.File("built", "w", driver="core", backing_store=False, libver=("v110", "v110")) as file:
-            for name, wanted in document["datasets"].items():
-                _build_one(file, name, wanted)
-            for key, value in document["attributes"].items():
-                file.attrs[key] = np.bytes_(value.encode()) if isinstance(value, str) else value
-            file.flush()
-            # Where a file holds what the library does not write.
-            image = file.id.get_file_image()
-        for old, new in document.get("bytes", ()):
-            image = image.replace(bytes.fromhex(old), bytes.fromhex(new), 1)
-        return image
-    # Whatever a description says that no file can hold.
-    except Exception:  # noqa: BLE001
+    except (ValueError, RecursionError):
         return None
+    datasets, attributes, changes = (
+        _held(document, key, kind) for key, kind in (("datasets", dict), ("attributes", dict), ("bytes", list))
+    )
+    if not datasets and not attributes:
+        return None
+    with h5py.File("built", "w", driver="core", backing_store=False, libver=("v110", "v110")) as file:
+        for name, wanted in datasets.items():
+            with suppress(*_IMPOSSIBLE):
+                _build_one(file, name, wanted)
+        for key, value in attributes.items():
+            with suppress(*_IMPOSSIBLE):
+                file.attrs[key] = np.bytes_(value.encode()) if isinstance(value, str) else value
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    # Where a file holds what the library does not write.
+    for change in changes:
+        with suppress(*_IMPOSSIBLE):
+            image = image.replace(bytes.fromhex(change[0]), bytes.fromhex(change[1]), 1)
+    return image
+
+
+_IMPOSSIBLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError, OSError)
+
+
+def _held(document: Any, key: str, kind: type[Any]) -> Any:
+    value = document.get(key) if isinstance(document, dict) else None
+    return value if isinstance(value, kind) else kind()
 
 
 def _build_one(file: h5py.File, name: str, wanted: dict[str, Any]) -> None:
     shape, dtype = tuple(wanted["shape"]), np.dtype(wanted["type"])
     if dtype.hasobject:
         return
-    if np.prod([float(size) for size in shape]) * dtype.itemsize > 1 << 24 and not wanted["chunks"]:
+    chunks = tuple(wanted["chunks"]) if wanted["chunks"] else None
+    ragged = bool(wanted["ragged"])
+    item_bytes = 16 if ragged else dtype.itemsize
+    is_small = item_bytes * prod(float(size) for size in chunks or shape) <= _MOST_BYTES
+    if chunks is None and not is_small:
         return
-    if wanted["ragged"]:
-        held = file.create_dataset(name, shape, h5py.vlen_dtype(dtype))
-        for row, values in enumerate(wanted["values"]):
-            held[row] = np.array(values).astype(dtype).reshape(-1)  # h5py itself dies of a scalar
-    else:
-        chunks = tuple(wanted["chunks"]) if wanted["chunks"] else None
-        held = file.create_dataset(name, shape, dtype, chunks=chunks, compression=wanted["compression"])
-        values = np.array(wanted["values"]).astype(dtype)
-        if values.shape == shape:
+    kind = h5py.vlen_dtype(dtype) if ragged else dtype
+    held = file.create_dataset(name, shape, kind, chunks=chunks, compression=wanted["compression"])
+    is_small &= item_bytes * prod(map(float, shape)) <= _MOST_BYTES
+    with suppress(*_IMPOSSIBLE), np.errstate(all="ignore"):
+        if ragged and is_small:
+            for row, values in enumerate(wanted["values"]):
+                held[row] = np.array(values).astype(dtype).reshape(-1)  # h5py itself dies of a scalar
+        elif is_small and (values := np.array(wanted["values"]).astype(dtype)).shape == shape:
             held[...] = values
-        # Whoever writes a dataset writes its checksum as well; 0 is a wrong one.
-        if wanted["attributes"].get("crc32"):
-            wanted["attributes"]["crc32"] = zlib.crc32(np.ascontiguousarray(held[...]).data)
     for key, value in wanted["attributes"].items():
-        is_text = isinstance(value, str)
-        held.attrs[key] = np.bytes_(value.encode()) if is_text else np.uint32(value) if key == "crc32" else value
+        # Whoever writes a dataset writes its checksum as well; 0 is a wrong one.
+        if key == "crc32" and value and is_small and not ragged:
+            value = zlib.crc32(np.ascontiguousarray(held[...]).data)
+        with suppress(*_IMPOSSIBLE):
+            is_text = isinstance(value, str)
+            held.attrs[key] = np.bytes_(value.encode()) if is_text else np.uint32(value) if key == "crc32" else value
+
+
+def _mutate_description(data: bytes, chance: Chance) -> bytes:
+    """Change a value of a description: one that is no JSON makes no file."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return chance.bytes(data)
+    for _ in range(chance.draw.choice((1, 1, 1, 2, 3))):
+        part = chance.draw.choice(("datasets", "datasets", "datasets", "attributes", "bytes"))
+        if isinstance(document, dict) and part in document:
+            document[part] = mutate_value(document[part], chance)
+    return json.dumps(document).encode()
 
 
 def _read_built(path: Path) -> object:
     content = _build(path)
     if content is None:
-        return None
+        raise NoInput
     path = path.with_name(NAME)
     path.write_bytes(content)
     return read_in_every_way(path)
@@ -218,7 +256,7 @@ READERS = (
             seeds=_seeds(layout),
             modules=_MODULES.get(layout, (f"{_SHARDS}.fixed", f"{_SHARDS}.header")),
             leaves_out=(*_WRITERS, *(_OF_PACKED if layout == "mlperf-variable" else ())),
-            mutate=mutate_json,
+            mutate=_mutate_description,
             file_name="description.json",
             most_bytes=1 << 15,
         )

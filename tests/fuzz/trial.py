@@ -15,7 +15,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz_reader import Reader
+from fuzz_reader import NoInput, Reader
 
 MOST_SECONDS = 5.0
 """Of processor time: a busy machine makes nothing slow."""
@@ -118,6 +118,8 @@ class Verdict:
     place: str = ""
     """Where: inputs that end at the same place are one finding."""
     refused: bool = False
+    shown: bool = True
+    """False where the input made no file."""
 
 
 def limit_memory() -> None:
@@ -144,6 +146,8 @@ def judge(reader: Reader, data: bytes, place: Path) -> Verdict:
         refused = True
         problem = _problem_of_refusal(reader, path, error)
         where = _place_of(error)
+    except NoInput:
+        return Verdict(0.0, before_mb, shown=False)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the finding
