@@ -96,7 +96,17 @@ def _build(path: Path) -> bytes | None:
     return image
 
 
-_IMPOSSIBLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError, OSError)
+_IMPOSSIBLE = (
+    SyntaxError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    RuntimeError,
+    OSError,
+)
 
 
 def _held(document: Any, key: str, kind: type[Any]) -> Any:
@@ -106,7 +116,8 @@ def _held(document: Any, key: str, kind: type[Any]) -> Any:
 
 def _build_one(file: h5py.File, name: str, wanted: dict[str, Any]) -> None:
     shape, dtype = tuple(wanted["shape"]), np.dtype(wanted["type"])
-    if dtype.hasobject:
+    # h5py itself hangs while it looks for chunks of a shape below 0.
+    if dtype.hasobject or any(type(size) is not int or size < 0 for size in shape):
         return
     chunks = tuple(wanted["chunks"]) if wanted["chunks"] else None
     ragged = bool(wanted["ragged"])
