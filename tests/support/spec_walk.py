@@ -7,10 +7,12 @@ that is left open from its own number. The clusters' controllers are real, so th
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -18,7 +20,7 @@ from typing import Any, NamedTuple, Self
 from cluster_api import Api, wait_until
 from control_plane import namespace_of
 from job_documents import all_fields, fields_of
-from kubelet import GROUP, FakeKubelet
+from kubelet import FINAL_PHASES, GROUP, FakeKubelet
 from operator_process import ACCOUNT, JOBS, OperatorProcess
 from spec_consistency import TERMINAL, Memory, Snapshot, blocked_by, find_problems, remember, status_of
 from spec_surroundings import PLAIN, QUOTA
@@ -70,12 +72,15 @@ class Finding:
     seed: int
     problems: list[str]
     bursts: list[Burst]
+    state: str
+    """What there was of the jobs that it is about, as JSON, an object a line."""
     tail: str
     """Of the operator's log."""
 
     def __str__(self) -> str:
         steps = (f"  {' | '.join(' '.join(map(str, step)) for step in burst)}" for burst in self.bursts)
-        return "\n".join([f"seed {self.seed}:", *self.problems, "bursts:", *steps, "the operator's log:", self.tail])
+        parts = [f"seed {self.seed}:", *self.problems, "bursts:", *steps, "objects:", self.state]
+        return "\n".join([*parts, "the operator's log:", self.tail])
 
 
 @dataclass(slots=True)
@@ -109,6 +114,20 @@ class Count:
         )
 
 
+class Node(FakeKubelet):
+    """A node that says how a pod has ended before it says that nothing is left of it, as kubelets do since 1.27.
+
+    A Job's controller, which is to replace pods once they have failed, waits for that. Of pods that no node has it is
+    PodGC which says so.
+    """
+
+    def remove(self, pod: Json) -> None:
+        if pod["status"].get("phase") not in FINAL_PHASES:
+            with suppress(AssertionError):  # it is gone, or has changed since it was read
+                self.fail(pod, 143)
+        super().remove(pod)
+
+
 class SpecWalk:
     """A walk in one namespace; ``operator`` looks after that namespace alone, and now and then ``rival`` as well."""
 
@@ -126,7 +145,7 @@ class SpecWalk:
         """The operator's, while they are taken away."""
         self._rival_looks = 0
         """How many more looks the rival lives for."""
-        self.kubelet = FakeKubelet(api, namespace)
+        self.kubelet = Node(api, namespace)
         self.memory, self.frozen = Memory(), dict[str, Json]()
         self.count = Count()
         self._logs_read: Counter[str] = Counter()
@@ -268,12 +287,25 @@ class SpecWalk:
             if problems := self._settle():
                 break
         problems = problems or self._finish()
-        finding = Finding(seed, problems, bursts, self.operator.tail()) if problems else None
+        finding = self._note(seed, problems, bursts)
         problems = self._empty(with_namespace=seed % 2 == 0)
-        if problems and finding is None:
-            finding = Finding(seed, problems, bursts, self.operator.tail())
+        finding = finding or self._note(seed, problems, bursts)
         self.count.episodes += 1
         return finding
+
+    def _note(self, seed: int, problems: list[str], bursts: list[Burst]) -> Finding | None:
+        if not problems:
+            return None
+        found = self.look()
+        lines = []
+        for item in (*found.jobs, *found.children, *found.config_maps, *found.policies, *found.pods):
+            name = item["metadata"]["name"]
+            if any(text.startswith(job) and name.startswith(job) for job in NAMES for text in problems):
+                kept = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+                spec = {key: value for key, value in item.get("spec", {}).items() if not isinstance(value, dict | list)}
+                said = {"kind": item.get("kind"), "metadata": kept, "spec": spec, "status": item.get("status")}
+                lines.append(json.dumps(said))
+        return Finding(seed, problems, bursts, "\n".join(lines), self.operator.tail())
 
     # Looking.
 

@@ -153,6 +153,8 @@ class LogReader:
         """Uids of pods."""
         self._begun_at_s: dict[JobRef, float] = {}
         """When the log of a running job was last asked for, on the loop's clock."""
+        self._served_at_s: dict[str, float] = {}
+        """The same of any job of a namespace."""
 
     def latest(self, ref: JobRef) -> LatestRecords:
         """Return the latest records of a job."""
@@ -194,17 +196,27 @@ class LogReader:
                 for table in (self._known, self._final_reads, self._unread, self._begun_at_s):
                     for gone in table.keys() - known:
                         del table[gone]
+                for namespace in self._served_at_s.keys() - {ref.namespace for ref in known}:
+                    del self._served_at_s[namespace]
                 for reading in self._next_round():
                     readings.create_task(self._read_once(*reading))
-                    self._begun_at_s[reading.ref] = loop.time()
+                    self._begun_at_s[reading.ref] = self._served_at_s[reading.ref.namespace] = loop.time()
                     await asyncio.sleep(1 / READS_PER_SECOND)
                 await asyncio.sleep(max(0.0, started_s + SHORTEST_ROUND_S - loop.time()))
 
     def _next_round(self) -> list[_Readable]:
-        """Return whose logs are read next: one of each namespace in turn, the one that was read longest ago first."""
+        """Return whose logs are read next: one of each namespace in turn, the one that was read longest ago first.
+
+        A round may end before every namespace had its turn: the one that was served longest ago begins the next.
+        """
+
+        def last_turn(item: _Readable) -> tuple[float, float]:
+            served_at_s = self._served_at_s.get(item.ref.namespace, -math.inf)
+            return served_at_s, self._begun_at_s.get(item.ref, -math.inf)
+
         readable = [item for item in self._readable() if item.pod.uid not in self._being_read]
         turns: Turns[_Readable] = Turns()
-        for item in sorted(readable, key=lambda item: self._begun_at_s.get(item.ref, -math.inf)):
+        for item in sorted(readable, key=last_turn):
             turns.put(item.ref.namespace, item)
         most = max(1, int(READS_PER_SECOND * SHORTEST_ROUND_S))
         return [turns.take() for _ in range(min(most, len(turns)))]
