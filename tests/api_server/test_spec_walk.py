@@ -17,8 +17,8 @@ from spec_walk import SpecWalk, settings
 TRANSITIONS = 200
 BURSTS = (4, 16, 24)
 """Larger ones than those of ``make walk``, and one episode: what takes time is that the operator may catch up."""
-MOST_MISSING = 3
-"""Kinds of transitions that chance may leave out. None was, in any hundred of 2,000."""
+MOST_MISSING = 6
+"""Kinds of transitions that chance may leave out: some need settings that are drawn now and then. Two of 35 were."""
 SEED = int(os.environ.get("SPEC_WALK_SEED", "2"))
 
 
