@@ -44,6 +44,21 @@ class Snapshot:
         everything = (*self.jobs, *self.children, *self.config_maps, *self.policies, *self.pods)
         return {item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in everything}
 
+    def written_since(self, before: Snapshot) -> list[str]:
+        """Return what differs, and how: name, path, value before and now."""
+        objects = [
+            {
+                item["metadata"]["uid"]: item
+                for item in (*it.jobs, *it.children, *it.config_maps, *it.policies, *it.pods)
+            }
+            for it in (before, self)
+        ]
+        return [
+            f"{item['metadata']['name']}{text}"
+            for uid, item in objects[1].items()
+            for text in _differences(objects[0].get(uid), item)
+        ]
+
     def own(self, job: Json) -> list[Json]:
         """Return a job's children: those that it controls, and the one in its status, whose owner may be taken away."""
         uid, known = job["metadata"]["uid"], status_of(job).get("child", {}).get("uid")
@@ -58,6 +73,17 @@ class Memory:
     """Status."""
     kept: set[str] = field(default_factory=set)
     """Uids of objects that may outlive their job: it was deleted so, or others have taken their owner away."""
+
+
+def _differences(before: Any, now: Any) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted({*before, *now} - {"managedFields", "resourceVersion"}):
+            yield from (f".{key}{text}" for text in _differences(before.get(key), now.get(key)))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for number, (old, new) in enumerate(zip(before, now, strict=True)):
+            yield from (f"[{number}]{text}" for text in _differences(old, new))
+    elif before != now:
+        yield f": {before!r:.300} became {now!r:.300}"
 
 
 def find_problems(found: Snapshot, memory: Memory) -> list[str]:

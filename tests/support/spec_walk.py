@@ -317,23 +317,25 @@ class SpecWalk:
             self.rival.kill()
         began_s = time.monotonic()
         problems: list[str] = ["(not looked at)"]
+        written: list[str] = []
 
         def is_calm() -> bool:
             problems[:] = self._problems()
             if problems:
                 return False
-            before = self.look().versions()
+            before = self.look()
             time.sleep(CALM_S)
             after = self.look()
+            written[:] = after.written_since(before) or written
             problems[:] = find_problems(after, self.memory)
             remember(after, self.memory)
             self._remember_frozen(after)
-            return not problems and before == after.versions()
+            return not problems and before.versions() == after.versions()
 
         try:
             wait_until(is_calm, patience_s, "calm", every_s=0.1)
         except TimeoutError:
-            return problems or ["it does not come to rest: objects are written again and again"]
+            return problems or ["it does not come to rest: objects are written again and again", *written]
         self.count.slowest_s = max(self.count.slowest_s, time.monotonic() - began_s)
         return self._surprises()
 
