@@ -209,6 +209,20 @@ def test_a_job_that_is_not_for_this_cluster(
     assert condition(status, "Valid")["status"] == "True"
 
 
+@pytest.mark.usefixtures("operator")
+def test_a_dry_run_that_is_refused_is_told_once(jobs: Jobs) -> None:
+    """Its object has a name that the API server makes up anew each time; a status with it was written at each retry."""
+    user = {"runAsUser": 1000, "fsGroup": 600, "hostUsers": False}  # a field that is tried first
+    spread = [{"topologyKey": "zone", "maxSkew": skew} for skew in (1, 2)]  # each key once, says the definition
+    jobs.create(
+        "bert", workers=2, securityContext=user, scheduling={**NO_SCHEDULER, "topologySpreadConstraints": spread}
+    )
+    clock = Clock("refused")
+    status = jobs.wait("bert", lambda status: condition(status, "Blocked").get("reason") == "Rejected", "the refusal")
+    clock.lap("reported")
+    assert 'MPIJob.kubeflow.org "bert-a1" is invalid' in condition(status, "Blocked")["message"]
+
+
 def test_an_mpi_operator_that_does_not_run(
     operator: OperatorProcess, control_plane: ControlPlane, api: Api, namespace: str, jobs: Jobs
 ) -> None:

@@ -18,7 +18,7 @@ from bert_operator.cluster.allowance import RETRY_S, Allowance
 from bert_operator.cluster.blockers import classify_refusal
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.demand import read_demand
-from bert_operator.cluster.dropped_fields import dry_runs, find_dropped
+from bert_operator.cluster.dropped_fields import call_by_own_name, dry_runs, find_dropped
 from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.network_policies import NetworkPolicies
@@ -303,6 +303,14 @@ class Children:
         pod = next(left, None)
         return None if pod is None else _pod_left(pod)
 
+    async def _try(self, ref: JobRef, trial: Document) -> Document:
+        """Return what the API server would store. Raises ApiError as for the child itself."""
+        try:
+            return await self._api.create(path_of(trial["kind"], ref.namespace), trial, dry_run=True)
+        except ApiError as error:
+            message = call_by_own_name(trial, error.message)
+            raise ApiError(error.status, error.reason, message, error.retry_after_s) from error
+
     async def _create(
         self, job: BertPretrainJob, document: Document, summary: JobSummary, step: Plan, draft: Draft | None
     ) -> Blocker | None:
@@ -321,7 +329,7 @@ class Children:
             if (excess := self._allowance.take(job.ref, read_demand(rendered))) is not None:
                 return excess
             for trial in dry_runs(rendered):
-                kept = await self._api.create(path_of(trial["kind"], job.ref.namespace), trial, dry_run=True)
+                kept = await self._try(job.ref, trial)
                 if (dropped := find_dropped(trial, kept)) is not None:
                     self._allowance.settle(job.ref)
                     return dropped
