@@ -212,10 +212,22 @@ PY
     )"
 }
 
+# Beside the downloads, which wait for the network: 18 s of a core.
+start_kernels() {
+    has_compiler || return 0
+    "$venv/bin/python" "$kernels/build.py" >"$venv/.kernels.log" 2>&1 8<&- &
+    kernels_process=$!
+    trap 'kill "$kernels_process" 2>/dev/null || true' EXIT
+}
+
 install_project() {
     "${uv[@]}" install -q --python "$venv/bin/python" --no-deps --no-build-isolation -e .
     if has_compiler; then
-        "$venv/bin/python" "$kernels/build.py"
+        local status=0
+        wait "$kernels_process" || status=$?
+        trap - EXIT
+        cat "$venv/.kernels.log" >&2
+        [ "$status" = 0 ] || die "the kernels did not compile; the compiler's words are above"
     else
         say "no C++ compiler: on processors the trainer runs PyTorch's operations in place of its own kernels, more slowly"
     fi
@@ -251,6 +263,7 @@ main() {
     fi
     echo "$mpi" >"$mpi_choice"
     echo "$collectives" >"$collectives_choice"
+    start_kernels
     install_uv
     install_locked_packages
     if [ "$collectives" = horovod ]; then
