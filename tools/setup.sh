@@ -9,7 +9,7 @@
 #   BERT_MPI=gloo tools/setup.sh      without MPI (default: Open MPI from PyPI, no system package)
 #   BERT_COLLECTIVES=torch tools/setup.sh   without Horovod and what compiles it: for jobs with collectives: torch
 #
-# The last two are remembered. Needs Linux, Python 3.11 or newer and make; for Horovod Python's headers and a C++
+# What the last two say is remembered. Needs Linux, Python 3.11 or newer and make; for Horovod Python's headers and a C++
 # compiler as well: where one of them is missing, and nobody asked for Horovod, it is left out. What else is missing is
 # installed with apt-get for root and named for everyone else. It can be stopped at any moment and run again; when
 # nothing has changed since the last run it returns at once. Cost: a minute of downloads (3 GB, PyTorch mostly) and
@@ -39,26 +39,29 @@ choose_mpi() {
 }
 
 choose_collectives() {
-    collectives=${BERT_COLLECTIVES:-$(cat "$collectives_choice" 2>/dev/null || echo unsaid)}
-    case $collectives in
-        horovod | torch) ;;
-        unsaid) choose_what_can_be_built ;;
-        *) die "BERT_COLLECTIVES: got '$collectives'; allowed: horovod, torch" ;;
+    asked=${BERT_COLLECTIVES:-$(cat "$collectives_choice" 2>/dev/null || true)}
+    notice=''
+    case $asked in
+        horovod | torch) collectives=$asked ;;
+        '') choose_what_can_be_built ;;
+        *) die "BERT_COLLECTIVES: got '$asked'; allowed: horovod, torch" ;;
     esac
 }
 
-# Nobody who only wants to train needs a compiler: torch.distributed comes with PyTorch.
+# Nobody who only wants to train needs a compiler: torch.distributed comes with PyTorch. Looked at anew in every run: a
+# compiler may have come.
 choose_what_can_be_built() {
     collectives=horovod
     local lacking='a C++ compiler'
     if has_compiler; then
+        ! is_complete "$(compute_key)" || return 0
         find_python
         [ -n "$python" ] && [ "$python_complete" = 0 ] || return 0
         lacking="the headers of $python"
     fi
     collectives=torch
-    say "without $lacking there is no Horovod: jobs of several ranks take collectives: torch" \
-        "(BERT_COLLECTIVES=horovod make setup asks for it)"
+    notice="without $lacking there is no Horovod: jobs of several ranks take collectives: torch"
+    notice+=" (BERT_COLLECTIVES=horovod make setup asks for it)"
 }
 
 has_compiler() {
@@ -248,9 +251,10 @@ main() {
     local key
     key=$(compute_key)
     if is_complete "$key"; then
-        [ -n "$quiet" ] || say "nothing to do, .venv is as requirements.lock says"
+        [ -n "$quiet" ] || say "nothing to do, .venv is as requirements.lock says${notice:+; $notice}"
         return
     fi
+    [ -z "$notice" ] || say "$notice"
     require_system_packages
     # Two runs in one clone wait for each other. The lock is this script itself: no file to leave behind.
     exec 8<tools/setup.sh
@@ -262,7 +266,7 @@ main() {
         "$python" -m venv --clear "$venv"
     fi
     echo "$mpi" >"$mpi_choice"
-    echo "$collectives" >"$collectives_choice"
+    if [ -n "$asked" ]; then echo "$asked" >"$collectives_choice"; fi
     start_kernels
     install_uv
     install_locked_packages

@@ -122,3 +122,23 @@ def test_a_wheel_that_would_have_to_be_built_is_not_when_only_cached_ones_are_wa
     )
     assert (answer.returncode, answer.stdout, answer.stderr) == (3, "", "")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_only_what_somebody_said_is_remembered(tmp_path: Path, bare: Callable[..., str]) -> None:
+    """A compiler that comes later is found; who asked for torch keeps it."""
+    venv = tmp_path / "clone" / ".venv"
+
+    def answer(**environment: str) -> str:
+        # Only what the script finds before it would write: make is left out.
+        found = set_up(tmp_path / "clone", PATH=str(tmp_path / "bin"), PYTHON=sys.executable, **environment)
+        shutil.rmtree(tmp_path / "clone" / "tools")
+        shutil.rmtree(tmp_path / "clone" / "trainer")
+        return found.stderr
+
+    assert "there is no Horovod" in answer(CXX="no-such-compiler")
+    assert "there is no Horovod" not in answer(CXX="cat")
+    venv.mkdir()
+    (venv / ".setup-collectives").write_text("torch\n")
+    assert "there is no Horovod" not in answer(CXX="no-such-compiler")
+    (venv / ".setup-collectives").write_text("mpich\n")
+    assert "BERT_COLLECTIVES: got 'mpich'" in answer(CXX="cat")
