@@ -252,7 +252,7 @@ def test_the_last_lines_are_filled_masks_and_what_to_do_next(tmp_path: Path) -> 
     shown = stream.getvalue().splitlines()
     at = shown.index("  The file is [MASK] at the end of the block.")
     # What the model says is no markup.
-    assert shown[at + 1] == "    [red] 31%, read 10%; the true word: closed"
+    assert shown[at + 1] == '    "[red]" 31%, read 10%; the true word: closed'
     assert "What to do next:" in shown[at + 2 :]
     last = "\n".join(shown[-8:])
     for words in ("plot ", "a copy of job.yaml with another text:", "fetch glue-mrpc", "--model", "kubectl apply"):

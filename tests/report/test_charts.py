@@ -48,3 +48,11 @@ def test_one_point_is_a_dot_and_names_are_text() -> None:
     assert "&lt;b&gt;: 2.5 at step 5" in picture
     assert "&lt;i&gt;" in picture
     assert "<polyline" not in picture
+
+
+def test_the_picture_ends_where_training_did() -> None:
+    picture = render_chart("Loss", [Series("a", [(0.0, 1.0), (650.0, 2.0)])], unit="")
+    (line,) = [part for part in picture.split("<") if part.startswith("polyline")]
+    assert 'points="58,216 748,22"' in line
+    assert ">600</text>" in picture
+    assert ">700</text>" not in picture

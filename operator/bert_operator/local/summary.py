@@ -43,7 +43,7 @@ def print_summary(
     parts: list[RenderableType] = [Text()]
     if report is not None:
         parts += [_stages(report), *_results(report)]
-    parts += [Text(f"{label:<12} {path}") for label, path in _paths(report or {}, folder)]
+    parts += [Text(f"{label:<12} {_shown(Path(path))}") for label, path in _paths(report or {}, folder)]
     parts += _filled_masks(report or {})
     if next_steps:
         parts += [Text("\nWhat to do next:"), *(Text(f"  {label:<15} {how}") for label, how in next_steps)]
@@ -70,6 +70,11 @@ def render_next_steps(job: BertPretrainJob, job_file: Path, folder: Path) -> lis
     ]
 
 
+def _word(token: str) -> str:
+    """Return a token; quoted unless it is a word, as a full stop among others would not be seen."""
+    return token if token.isalnum() else f'"{token}"'
+
+
 def _shown(path: Path) -> str:
     """Return a path as somebody in the current folder would type it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
@@ -81,10 +86,11 @@ def _filled_masks(report: Report) -> Iterator[Text]:
     if masks:
         yield Text("\nOne word hidden in sentences that it was not trained on, and what the model puts there:")
     for mask in masks:
-        yield Text(f"  {mask.get('before', '')} ").append("[MASK]", style="bold").append(f" {mask.get('after', '')}")
+        before, after = (f"{mask.get(key) or ''}" for key in ("before", "after"))
+        yield Text(f"  {before} " if before else "  ").append("[MASK]", style="bold").append(f" {after}")
         guesses = mask.get("guesses")
         words = [it for it in guesses if isinstance(it, dict)] if isinstance(guesses, list) else []
-        shown = ", ".join(f"{it.get('token')} {_form(it, 'probability', '.0%')}" for it in words)
+        shown = ", ".join(f"{_word(str(it.get('token')))} {_form(it, 'probability', '.0%')}" for it in words)
         yield Text(f"    {shown}; the true word: ").append(str(mask.get("truth", "")), style="bold")
 
 

@@ -43,8 +43,8 @@ class Axis:
 
     @property
     def ticks(self) -> list[float]:
-        """Values from the lowest to the highest."""
-        count = round((self.highest - self.lowest) / self.step)
+        """Values from the lowest to the highest, which is one of them unless the axis was cut."""
+        count = math.floor((self.highest - self.lowest) / self.step + 1e-6)
         return [self.lowest + number * self.step for number in range(count + 1)]
 
 
@@ -93,7 +93,9 @@ def render_chart(
     if not shown:
         return Markup()
     values = [y for one in shown for _, y in one.points if math.isfinite(y)]
-    x_axis = fit_axis(0.0, max(x for one in shown for x, _ in one.points), 8)
+    last = max(x for one in shown for x, _ in one.points)
+    # Cut where training ended.
+    x_axis = Axis(0.0, last or 1.0, fit_axis(0.0, last, 8).step)
     y_axis = fit_axis(min([*values, *([0.0] if from_zero else [])]), max(values))
     place = _Place(x_axis, y_axis)
     parts = [*_grid(place, unit), *_stage_lines(place, stages), *(part for one in shown for part in _curve(place, one))]

@@ -17,15 +17,16 @@ header p{color:var(--soft);max-width:50rem}
 .state{display:inline-block;border:1px solid;border-radius:1rem;padding:.05rem .7rem;font-size:.85rem;font-weight:600;
 margin:0 0 .6rem}
 .succeeded{color:var(--good)}.failed{color:var(--bad)}.stopped,.open{color:var(--warn)}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(8rem,1fr));gap:.75rem;margin:1.5rem 0 0}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(7.5rem,1fr));gap:.75rem;margin:1.5rem 0 0}
 .tile{background:var(--panel);border:1px solid var(--line);border-radius:.5rem;padding:.7rem .9rem}
-.tile b{display:block;font-size:1.35rem;font-variant-numeric:tabular-nums;line-height:1.3;overflow-wrap:anywhere}
+.tile b{display:block;font-size:1.2rem;font-variant-numeric:tabular-nums;line-height:1.3;overflow-wrap:anywhere}
 .tile span{color:var(--soft);font-size:.85rem}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;min-width:45%;font-size:.9rem;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:.35rem .8rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
-th{color:var(--soft);font-weight:600;white-space:nowrap}
-th.number,td.number{text-align:right;white-space:nowrap}
+th{color:var(--soft);font-weight:600;vertical-align:bottom}
+th.number,td.number{text-align:right}
+td.number{white-space:nowrap}
 
 dl{display:grid;grid-template-columns:minmax(9rem,max-content) 1fr;gap:.25rem 1.25rem;margin:.5rem 0;font-size:.9rem}
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}

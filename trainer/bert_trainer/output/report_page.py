@@ -194,7 +194,7 @@ def _masks(run: Run) -> list[Markup]:
         guesses = [
             tag(
                 "span",
-                f"{it['token']} {it['probability']:.0%}",
+                f"{_word(it['token'])} {it['probability']:.0%}",
                 class_="right" if it["token"] == mask["truth"] else "guess",
             )
             for it in mask["guesses"]
@@ -204,6 +204,11 @@ def _masks(run: Run) -> list[Markup]:
         parts.append(tag("blockquote", sentence, tag("p", *commas, "; the true word: ", tag("b", mask["truth"]))))
     note = "Sentences and words were chosen by the seed, before the model was asked."
     return [*parts, tag("p", note, class_="note")]
+
+
+def _word(token: str) -> str:
+    """Return a token; quoted unless it is a word, as a full stop among others would not be seen."""
+    return token if token.isalnum() else f"\u201c{token}\u201d"
 
 
 def _times(run: Run) -> Markup:
@@ -255,20 +260,24 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _attempts(run: Run) -> Markup:
+    starts = list(dict.fromkeys(attempt.uid for attempt in run.attempts))
+
     def row(attempt: Attempt) -> tuple[str, ...]:
+        # Without a cluster every start counts from 1 again.
+        number = f"{attempt.number}" + (f" of start {starts.index(attempt.uid) + 1}" if len(starts) > 1 else "")
         end = attempt.end or ("running, or killed" if attempt is run.attempts[-1] else "killed, or lost")
         times = (duration(attempt.run_s), duration(attempt.cpu_s))
-        return (f"{attempt.number}", attempt.began, attempt.reached, *times, end, attempt.message)
+        return (number, attempt.began, attempt.reached, *times, end, attempt.message)
 
     header = ("attempt", "from", "to", "time", "processor time", "end", "")
     if not run.attempts:
         return Markup()
     shown_rows = [row(attempt) for attempt in run.attempts]
-    first = min(attempt.number for attempt in run.attempts)
+    first = max(min(it.number for it in run.attempts if it.uid == uid) for uid in starts)
     note = ""
     if first > 1:
         note = "Attempts without a record prepared the data, or ended before their first one."
-    return join([table(header, shown_rows, numbers=(0, 3, 4)), tag("p", note, class_="note") if note else Markup()])
+    return join([table(header, shown_rows, numbers=(3, 4)), tag("p", note, class_="note") if note else Markup()])
 
 
 def _data(run: Run) -> Markup:
