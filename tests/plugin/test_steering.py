@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bert_operator.plugin.kubectl import Kubectl
 from kubectl_stand_in import KubectlStandIn, changes, refuses, says
 from seen_jobs import job, running
 
@@ -222,9 +223,9 @@ def test_retry_creates_the_same_job_that_resumes(
     kubectl.answer("delete", says(""))
     kubectl.answer("create -f - --field-manager", says(job()))
     assert bert("retry", "corpus") == 0
-    assert capsys.readouterr().out == (
-        "team/corpus: created again with output.ifExists: Resume, in claim results, runs/corpus\n"
-    )
+    output, remarks = capsys.readouterr()
+    assert output == "team/corpus: created again with output.ifExists: Resume, in claim results, runs/corpus\n"
+    assert remarks.startswith(f"the manifest is kept in {tmp_path}/corpus-")
     calls = [call.split(" ")[2] for call in kubectl.calls()[1:]]
     assert calls == ["create", "delete", "create"]
     assert json.loads(kubectl.given("--field-manager")) == {
@@ -241,21 +242,33 @@ def test_retry_creates_the_same_job_that_resumes(
     assert list(tmp_path.glob("corpus-*")) == []
 
 
+@pytest.mark.parametrize("ends", ["refused", "interrupted"])
 def test_a_manifest_that_could_not_be_created_in_the_end_is_kept(
     bert: Bert,
     kubectl: KubectlStandIn,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    ends: str,
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     kubectl.answer(GET, says(job(**FAILED)))
     kubectl.answer("create --dry-run=server", refuses("AlreadyExists", "already exists"))
     kubectl.answer("delete", says(""))
     kubectl.answer("create -f -", refuses("Forbidden", "exceeded quota"))
-    assert bert("retry", "corpus") == 1
+    if ends == "interrupted":
+
+        def interrupted(self: Kubectl, *words: str, whole: Callable[..., str] = Kubectl.call, **more: Any) -> str:
+            if words[0] == "delete":
+                raise KeyboardInterrupt
+            return whole(self, *words, **more)
+
+        monkeypatch.setattr(Kubectl, "call", interrupted)
+    assert bert("retry", "corpus") == (130 if ends == "interrupted" else 1)
     (kept,) = tmp_path.glob("corpus-*")
-    assert f"The manifest lies in {kept}: kubectl create -f {kept}" in capsys.readouterr().err
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == f"the manifest is kept in {kept} until the new job is there"
+    assert second == f"team/corpus was not created again. Once it is gone: kubectl create -f {kept}"
     assert json.loads(kept.read_text())["metadata"]["name"] == "corpus"
 
 

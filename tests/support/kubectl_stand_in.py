@@ -92,4 +92,4 @@ def items(*documents: Json) -> Json:
 def changes(*events: tuple[str, Json], hangs: bool = False) -> Json:
     """Return what ``kubectl get --watch --output-watch-events -o json`` prints."""
     documents = ({"type": kind, "object": document} for kind, document in events)
-    return says("".join(json.dumps(item, indent=4) + "\n" for item in documents), hangs=hangs)
+    return says("".join(json.dumps(item) + "\n" for item in documents), hangs=hangs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,21 @@ def manifest_of(job: Job) -> dict[str, Any]:
     }
 
 
-def retry(kubectl: Kubectl, name: str) -> Job:
+def retry(kubectl: Kubectl, name: str, *, say: Callable[[str], None]) -> Job:
     """Start a failed job again, from its newest checkpoint: as a new object, since a job that has ended stays ended.
 
     Its manifest is tried on the API server before anything is deleted, and lies in a file until the new job is there.
 
+    Args:
+        kubectl: The way to the cluster.
+        name: Of the job.
+        say: Told of that file before anything is deleted, and again where the new job could not be created, Ctrl-C
+            included.
+
     Raises:
         InputError: It has not failed.
         NoSuchObject: There is no such job.
-        ApiRefused: The API server refuses it; the message names the file where the old job is gone by then.
+        ApiRefused: The API server refuses it.
     """
     job = read_job(kubectl, name)
     if job.phase != "Failed":
@@ -98,12 +105,15 @@ def retry(kubectl: Kubectl, name: str) -> Job:
     _try_creating(kubectl, text)
     with tempfile.NamedTemporaryFile("w", prefix=f"{name}-", suffix=".json", delete=False) as file:
         file.write(text)
+    # Whatever ends this process from here on, somebody knows where the job is.
+    say(f"the manifest is kept in {file.name} until the new job is there")
     try:
         # In the foreground: pods of the old job write into the same folder.
         kubectl.call("delete", JOBS, name, "--cascade=foreground", "--wait=true")
         created = kubectl.read("create", "-f", "-", f"--field-manager={MANAGER}", given=text)
-    except ApiRefused as error:
-        raise ApiRefused(f"{error}\nThe manifest lies in {file.name}: kubectl create -f {file.name}") from error
+    except BaseException:
+        say(f"{job.namespace}/{name} was not created again. Once it is gone: kubectl create -f {file.name}")
+        raise
     Path(file.name).unlink()
     return Job(created)
 

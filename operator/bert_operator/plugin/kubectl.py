@@ -20,6 +20,7 @@ from typing import Any
 from bert_operator.errors import LaunchError, OperatorError
 from bert_operator.names import API_GROUP
 from bert_operator.plugin.errors import ApiRefused, NoSuchObject, TimeIsUp
+from bert_operator.plugin.terminal import printable
 
 JOBS = f"bertpretrainjobs.{API_GROUP}"
 """The resource with its group: other groups may have a kind of the same name."""
@@ -133,14 +134,10 @@ class Kubectl:
             ApiRefused: It failed.
         """
         with self.lines("get", *words, "--watch", "--output-watch-events", "-o", "json") as stream:
-            lines: list[str] = []
+            # In a watch, kubectl writes each event on a line of its own.
             for line in stream.read(until_s):
-                lines.append(line)
-                # kubectl indents whatever is inside: such a line ends a document.
-                if line == "}":
-                    event = decode("\n".join(lines), words)
-                    lines.clear()
-                    yield str(event.get("type")), event.get("object")
+                event = decode(line, words)
+                yield str(event.get("type")), event.get("object")
             stream.expect_success()
 
     def _command(self, words: Sequence[str]) -> list[str]:
@@ -218,7 +215,9 @@ def decode(text: str, words: Sequence[str]) -> Any:
 def explain(words: Sequence[str], errors: str) -> ApiRefused:
     """Return the error for what kubectl has printed to standard error."""
     asked = "kubectl " + " ".join(words[:4])
-    text = errors.strip()[-_LONGEST_ANSWER:] or "it failed without a word"
+    # It quotes names and messages that anybody may have given to objects.
+    said = "\n".join(printable(line) for line in errors.strip()[-_LONGEST_ANSWER:].splitlines())
+    text = said or "it failed without a word"
     if any(sign in text for sign in _NO_KIND) and JOBS in " ".join(words):
         return ApiRefused(
             f"{asked}: the cluster does not know BertPretrainJobs",
@@ -227,15 +226,15 @@ def explain(words: Sequence[str], errors: str) -> ApiRefused:
         )
     found = _FROM_SERVER.match(text)
     if found is not None:
-        reason, said = found[1] or "InternalError", found[2]
+        reason, message = found[1] or "InternalError", found[2]
         status = _STATUS.get(reason, 500)
         if reason == "NotFound":
-            return NoSuchObject(f"{asked}: {said}", status=status, hint="kubectl bert list -A shows every job")
+            return NoSuchObject(f"{asked}: {message}", status=status, hint="kubectl bert list -A shows every job")
         hints = {
             401: "log in to the cluster again; kubectl auth whoami says as whom it knows you",
             403: "ask whoever runs the cluster for the roles view (to look) or edit (to change) in this namespace",
         }
-        return ApiRefused(f"{asked}: {reason}: {said}", status=status, hint=hints.get(status))
+        return ApiRefused(f"{asked}: {reason}: {message}", status=status, hint=hints.get(status))
     if any(sign in text for sign in _SILENT):
         return ApiRefused(
             f"{asked}: the API server does not answer: {text}",

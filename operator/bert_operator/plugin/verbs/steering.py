@@ -67,7 +67,7 @@ def run_retry(arguments: argparse.Namespace, context: Context) -> int:
     A job that has ended never changes, so it is deleted and created anew with output.ifExists: Resume; checkpoints and
     results stay on the volume, its status with the failures does not. The API server judges the new job first.
     """
-    job = retry(context.kubectl, arguments.name)
+    job = retry(context.kubectl, arguments.name, say=context.console.remark)
     context.console.show(f"{_path(job)}: created again with output.ifExists: Resume, in {output_of(job)}")
     return EXIT_SUCCEEDED
 
