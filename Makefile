@@ -193,6 +193,9 @@ lock: setup ## Resolve requirements.lock again (UPGRADE=--upgrade takes new vers
 release: setup ## Make the files of a release in dist/, from the last commit (RELEASE_ARGS="--images none")
 	@$(BIN)/python tools/make_release.py $(RELEASE_ARGS)
 
+plugin: setup ## Make kubectl-bert, a plugin of kubectl in one file that needs Python alone, in dist/plugin/
+	@$(BIN)/python tools/make_plugin.py
+
 clean: ## Remove .venv and every cache inside the clone (downloads and wheels outside it stay)
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,9 +28,6 @@ from bert_operator.cluster.render_command import (
     write_job,
 )
 from bert_operator.cluster.settings import Settings, load_settings
-from bert_operator.doctor import command as doctor
-from bert_operator.doctor.kubectl_reader import KubectlReader
-from bert_operator.doctor.reading import Refused
 from bert_operator.errors import EXIT_BAD_INPUT, EXIT_SUCCEEDED, DocumentError, OperatorError
 from bert_operator.local.command import LocalOptions, on_these_machines, run_local
 from bert_operator.local.programs import find_precisions, find_programs
@@ -115,7 +111,6 @@ def _parser() -> argparse.ArgumentParser:
     _add_small(local)
     _add_check(commands)
     _add_render(commands)
-    _add_doctor(commands)
     run = commands.add_parser("run", help="run the operator: watch BertPretrainJobs in a cluster and reconcile them")
     run.set_defaults(command=_run)
     run.add_argument("--settings", type=Path, metavar="FILE", help="the operator's settings as YAML; default: none")
@@ -160,21 +155,6 @@ def _add_render(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     help_text = f"{_SETTINGS_HELP}; default: none, as without a cluster"
     render.add_argument("--settings", type=Path, metavar="FILE", help=help_text)
     _add_small(render)
-
-
-def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "doctor",
-        help=doctor.HELP,
-        description=doctor.DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(command=_doctor)
-    doctor.add_options(parser)
-    help_text = "look at the jobs, claims and quotas of this namespace only; default: of all"
-    parser.add_argument("-n", "--namespace", metavar="NAME", help=help_text)
-    parser.add_argument("--context", metavar="NAME", help="of the kubeconfig; default: kubectl's current one")
-    parser.add_argument("-o", "--output", choices=("json",), help="print a document for programs")
 
 
 def _add_small(command: argparse.ArgumentParser) -> None:
@@ -247,22 +227,6 @@ def _judge(document: Document, arguments: argparse.Namespace, settings: Settings
         return _NOT_LOOKED_AT
     job = _read_for_cluster(document, arguments, settings).job
     return f"judged by {describe_settings(arguments.settings, job, settings)}"
-
-
-def _doctor(arguments: argparse.Namespace) -> int:
-    kubectl = ["kubectl", *(["--context", arguments.context] if arguments.context else [])]
-    try:
-        report = doctor.run(arguments, KubectlReader(kubectl))
-    except Refused as refusal:
-        raise OperatorError(
-            f"the API server gave no answer: {refusal.message}",
-            hint="kubectl version must show a server: check kubeconfig and context",
-        ) from refusal
-    if arguments.output == "json":
-        _print(json.dumps(report.document(), indent=2))
-    else:
-        _print("\n".join(report.lines(colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)))
-    return report.exit_code
 
 
 def _name_of(document: Document) -> str:

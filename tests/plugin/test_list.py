@@ -107,6 +107,9 @@ def test_no_jobs_are_a_remark_and_no_table(
             id="no server",
         ),
         pytest.param(
+            refuses("Forbidden", "a name with \x1b[2J in it"), ("Forbidden: a name with  [2J in it",), 1, id="signs"
+        ),
+        pytest.param(
             says("Welcome!\n{}"), ("got 'Welcome!", "hint: run the same command by itself"), 1, id="a wrapper"
         ),
     ],

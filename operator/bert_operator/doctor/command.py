@@ -16,15 +16,6 @@ from bert_operator.doctor.report import Report
 
 Right = tuple[str, str, str, str]
 
-HELP = "look for what is wrong with a cluster, before a job finds out"
-DESCRIPTION = """\
-Look for what is wrong with a cluster: the operator, its settings and rights, mpi-operator, Kueue, namespaces, volumes,
-images, nodes, names. Every finding says why it matters and what to do. Nothing is changed.
-
-A check that may not look says which right it needs, and counts as a failure. Exit codes: 0 nothing worse than a
-warning was found, 1 an error was found, or a check could not look.
-"""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that are the doctor's own."""

@@ -8,16 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bert_operator import __version__
-from bert_operator.errors import OperatorError
+from bert_operator.errors import EXIT_SUCCEEDED, OperatorError
+from bert_operator.plugin.completion import complete
 from bert_operator.plugin.console import Console
 from bert_operator.plugin.context import Context, Verb, common_options, kubectl_of
 from bert_operator.plugin.errors import EXIT_INTERRUPTED
 from bert_operator.plugin.kubectl import Kubectl
-from bert_operator.plugin.verbs import logs, looking, steering
+from bert_operator.plugin.verbs import collecting, examining, logs, looking, measuring, steering, submitting, surveying
 
 EXIT_CODES = """\
 Exit codes: 0 done, 1 refused or failed, 2 wrong input, 3 no such object, 4 time is up, 130 stopped by Ctrl-C.
 """
+COMPLETE = "__complete"
+"""The word with which kubectl_complete-bert asks what may follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +43,36 @@ VERBS: tuple[Entry, ...] = (
     Entry("retry", "start a failed job again", steering.add_retry_options, steering.run_retry),
     Entry("wait", "wait for what becomes of a job", steering.add_wait_options, steering.run_wait),
     Entry("delete", "delete jobs; their files stay", steering.add_delete_options, steering.run_delete),
+    Entry("events", "what has happened to a job and its pods", surveying.add_events_options, surveying.run_events),
+    Entry("tree", "a job with everything that it owns", surveying.add_tree_options, surveying.run_tree),
+    Entry("submit", "create jobs, or change them", submitting.add_submit_options, submitting.run_submit),
+    Entry("export", "a job as a manifest", submitting.add_export_options, submitting.run_export),
+    Entry("plot", "a figure over the steps", measuring.add_plot_options, measuring.run_plot),
+    Entry("compare", "two jobs side by side", measuring.add_compare_options, measuring.run_compare),
+    Entry("top", "what the pods of jobs use", measuring.add_top_options, measuring.run_top),
+    Entry(
+        "collect",
+        "an archive for others who help, without secrets",
+        collecting.add_collect_options,
+        collecting.run_collect,
+    ),
+    Entry("lint", "all problems of job files", submitting.add_lint_options, submitting.run_lint),
+    Entry("doctor", "look for what is wrong with a cluster", examining.add_doctor_options, examining.run_doctor),
 )
 
 
 def add_verbs(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], surround: Callable[[Kubectl], Context] = Context
-) -> None:
-    """Add every verb to a command line. ``command`` of what it parses runs the verb and returns its exit code.
+) -> dict[str, argparse.ArgumentParser]:
+    """Add every verb to a command line and return their parsers by name.
+
+    ``command`` of what they parse runs the verb and returns its exit code.
 
     Args:
         commands: Where verbs are added.
         surround: Makes the surroundings of a verb; tests have clocks of their own.
     """
+    parsers: dict[str, argparse.ArgumentParser] = {}
     parent = common_options()
     for entry in VERBS:
         parser = commands.add_parser(
@@ -63,6 +84,8 @@ def add_verbs(
         )
         entry.add_options(parser)
         parser.set_defaults(command=_in(surround, entry.run))
+        parsers[entry.name] = parser
+    return parsers
 
 
 def _in(surround: Callable[[Kubectl], Context], run: Verb) -> Callable[[argparse.Namespace], int]:
@@ -84,7 +107,12 @@ def main(argv: Sequence[str] | None = None, surround: Callable[[Kubectl], Contex
         argv: Without the program's name; None: that of this process.
         surround: As in ``add_verbs``.
     """
-    arguments = _parser(surround).parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    parser, verbs = _parser(surround)
+    if words[:1] == [COMPLETE]:
+        Console().show(complete(words[1:], verbs))
+        return EXIT_SUCCEEDED
+    arguments = parser.parse_args(words)
     try:
         code: int = arguments.command(arguments)
     except OperatorError as error:
@@ -96,9 +124,10 @@ def main(argv: Sequence[str] | None = None, surround: Callable[[Kubectl], Contex
     return code
 
 
-def _parser(surround: Callable[[Kubectl], Context]) -> argparse.ArgumentParser:
+def _parser(
+    surround: Callable[[Kubectl], Context],
+) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     description = "Look after BertPretrainJobs in a cluster, by your own kubectl and its context."
     parser = argparse.ArgumentParser(prog="kubectl bert", description=description, epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    add_verbs(parser.add_subparsers(required=True, metavar="VERB"), surround)
-    return parser
+    return parser, add_verbs(parser.add_subparsers(required=True, metavar="VERB"), surround)

@@ -9,6 +9,7 @@ may cross each other by a few microseconds.
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -86,9 +87,9 @@ class Follower:
         kubectl: Kubectl,
         wanted: Wanted,
         *,
-        say: Callable[[str], None],
-        tell_wait: Callable[[str], None],
-        pause: Callable[[float], None],
+        say: Callable[[str], None] = lambda text: None,
+        tell_wait: Callable[[str], None] = lambda text: None,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """Begin with nothing read.
 

@@ -254,3 +254,15 @@ def time_of(text: object) -> float | None:
         return parse_time(str(text)) if text else None
     except ValueError:
         return None
+
+
+def last_seen_s(event: Json) -> float | None:
+    """Return when an Event happened last, in seconds since 1970: old and new API write it into different fields."""
+    times = (
+        (event.get("series") or {}).get("lastObservedTime"),
+        event.get("lastTimestamp"),
+        event.get("eventTime"),
+        event.get("firstTimestamp"),
+        (event.get("metadata") or {}).get("creationTimestamp"),
+    )
+    return next((found for text in times if (found := time_of(text)) is not None), None)

@@ -64,6 +64,20 @@ def read_log(kubectl: Kubectl, job: Job, pod: Pod, *, tail: int | None = None) -
     return kubectl.within(job.namespace).call(*words).split("\n")
 
 
+def read_metrics(kubectl: Kubectl, job: Job) -> list[dict[str, str | float]]:
+    """Return the progress records in a job's logs as rows of a table, oldest pod first. Raises ApiRefused."""
+    rows: list[dict[str, str | float]] = []
+    for pod in read_pods_of(kubectl, job):
+        if not (pod.has_log and pod.has_started):
+            continue
+        for record in read_records(read_log(kubectl, job, pod), job):
+            if record.event == "progress" and record.stage is not None:
+                row: dict[str, str | float] = {"attempt": record.attempt or pod.attempt, "stage": record.stage}
+                figures = ((name, record.number(name)) for name in record.fields if name != "stage")
+                rows.append(row | {name: value for name, value in figures if value is not None})
+    return rows
+
+
 def first_line(error: Exception) -> str:
     """Return what an error says, without its hint."""
     return str(error).partition("\n")[0]

@@ -1,0 +1,78 @@
+"""Reads what belongs to a job beside its pods: children, their owners' tree, Events."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from bert_operator.plugin.errors import ApiRefused
+from bert_operator.plugin.job import Job, Json, last_seen_s
+from bert_operator.plugin.kubectl import Kubectl, decode
+from bert_operator.plugin.reading import first_line
+from bert_operator.render.names import JOB_LABEL, config_map_name, name_prefix, network_policy_name
+
+KINDS = ("configmaps", "networkpolicies.networking.k8s.io", "jobs.batch", "mpijobs.kubeflow.org", "pods")
+"""What the operator creates, and the pods that come of it; all carry the job's label."""
+_MOST_AT_ONCE = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A job's objects."""
+
+    objects: Sequence[Json]
+    missing: Sequence[str]
+    """Kinds that could not be read, and why."""
+
+
+def read_family(kubectl: Kubectl, job: Job) -> Family:
+    """Return the objects of a job: by their label, and launchers, which have none of ours, by name."""
+    kubectl = kubectl.within(job.namespace)
+    missing: list[str] = []
+
+    def read(kind: str) -> list[Json]:
+        try:
+            return list(kubectl.read("get", kind, "--selector", f"{JOB_LABEL}={job.name}").get("items") or ())
+        except ApiRefused as error:
+            # A cluster without mpi-operator has no MPIJobs, and a job of one pod needs none.
+            if error.status != 404 and "doesn't have a resource type" not in str(error):
+                missing.append(f"{kind.partition('.')[0]}: {first_line(error)}")
+            return []
+
+    # One after the other they would take as many round trips.
+    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
+        found = [item for items in pool.map(read, KINDS) for item in items]
+    for item in [item for item in found if item.get("kind") == "MPIJob"]:
+        launcher = f"{item['metadata']['name']}-launcher"
+        try:
+            text = kubectl.call("get", "jobs.batch", launcher, "--ignore-not-found", "-o", "json")
+        except ApiRefused:
+            continue
+        if text.strip():
+            found.append(decode(text, ("get", "jobs.batch", launcher)))
+    return Family(objects=found, missing=sorted(missing))
+
+
+def read_events(kubectl: Kubectl, job: Job) -> list[Json]:
+    """Return the Events about a job, its children and its pods, oldest first; also those of pods that are gone.
+
+    Raises:
+        ApiRefused: Events may not be read.
+    """
+    found = kubectl.within(job.namespace).read("get", "events").get("items") or ()
+    return sorted((event for event in found if is_about(event, job)), key=lambda event: last_seen_s(event) or 0.0)
+
+
+def is_about(event: Json, job: Job) -> bool:
+    """Tell whether an Event is about a job or what came of it; children that are gone are known by their names."""
+    about = event.get("involvedObject") or event.get("regarding") or {}
+    name, kind = str(about.get("name")), about.get("kind")
+    if kind == "BertPretrainJob":
+        return name == job.name and about.get("uid") in (None, "", job.uid)
+    # A namesake that was deleted has left Events behind.
+    if (last_seen_s(event) or job.created_s) < job.created_s:
+        return False
+    own = rf"{re.escape(name_prefix(job.name))}-a[0-9]+(-(launcher|worker|prepare|training)(-.*)?)?"
+    return name in (config_map_name(job.name), network_policy_name(job.name)) or bool(re.fullmatch(own, name))
