@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gzip
 import hashlib
 import io
 import sys
@@ -33,9 +34,13 @@ import sys
 
 if sys.version_info < (3, 11):
     sys.exit("kubectl bert: got Python %d.%d; allowed: 3.11 or newer" % sys.version_info[:2])
-from {ENTRY} import main
+try:
+    from {ENTRY} import main
 
-sys.exit(main())
+    code = main()
+except KeyboardInterrupt:
+    code = 130
+sys.exit(code)
 """
 _COMPLETE = """\
 #!/bin/sh
@@ -96,9 +101,11 @@ def make_program(version: str) -> bytes:
 
 
 def make_archive(files: dict[str, bytes]) -> bytes:
-    """Return an uncompressed tar archive of programs and the licence, as krew unpacks it."""
+    """Return an archive of programs and the licence in a form that krew unpacks: zip, or tar in gzip."""
     archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w", format=tarfile.USTAR_FORMAT) as target:
+    # Neither a name nor a time in the head of gzip.
+    zipped = gzip.GzipFile(filename="", fileobj=archive, mode="wb", compresslevel=9, mtime=0)
+    with zipped, tarfile.open(fileobj=zipped, mode="w", format=tarfile.USTAR_FORMAT) as target:
         for name, content in sorted(files.items()):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o644 if name == "LICENSE" else 0o755
@@ -115,7 +122,7 @@ def main(words: list[str] | None = None) -> int:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     programs = {"kubectl-bert": make_program(version), "kubectl_complete-bert": _COMPLETE.encode()}
     archive = make_archive({**programs, "LICENSE": (ROOT / "LICENSE").read_bytes()})
-    name = f"kubectl-bert-{version}.tar"
+    name = f"kubectl-bert-{version}.tar.gz"
     manifest = (ROOT / "deploy/krew/bert.yaml.in").read_text()
     for word, value in {
         "@VERSION@": version,

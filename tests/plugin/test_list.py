@@ -12,7 +12,9 @@ import yaml
 from kubectl_stand_in import KubectlStandIn, items, refuses, says
 from seen_jobs import job, running
 
-GET = "get bertpretrainjobs.bert-operator.dev"
+RESOURCE = "bertpretrainjobs.bert-operator.dev"
+GET = f"get {RESOURCE}"
+Bert = Callable[..., int]
 BLOCKED = {
     "type": "Blocked",
     "status": "True",
@@ -127,6 +129,33 @@ def test_what_went_wrong_is_told_with_a_next_step(
     output, remarks = capsys.readouterr()
     assert output == ""
     assert [part for part in told if part not in remarks] == []
+
+
+BESIDE = (
+    'E1124 00:31:02.123456 7 memcache.go:265] "Unhandled Error" err="couldn\'t get resource list for '
+    'metrics.k8s.io/v1beta1: the server could not find the requested resource"\n'
+    "Warning: spec.image: this field will change\n"
+)
+
+
+@pytest.mark.parametrize(("reason", "code"), [("NotFound", 3), ("Forbidden", 1)])
+def test_what_kubectl_says_beside_its_error_is_not_taken_for_it(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], reason: str, code: int
+) -> None:
+    said = f'{BESIDE}Error from server ({reason}): bertpretrainjobs "corpus": no\n'
+    kubectl.answer(GET, says("", errors=said, code=1))
+    assert bert("status", "corpus") == code
+    remarks = capsys.readouterr().err
+    assert f'get {RESOURCE} corpus: {"" if code == 3 else "Forbidden: "}bertpretrainjobs "corpus": no\n' in remarks
+    assert "memcache" not in remarks
+
+
+def test_options_to_the_cluster_stand_before_the_verb_or_behind_it(bert: Bert, kubectl: KubectlStandIn) -> None:
+    kubectl.answer("get", items())
+    for words in (("-n", "team", "--context", "far", "list"), ("list", "-n", "team", "--context", "far"),
+                  ("-n", "other", "--context", "far", "list", "-n", "team")):  # fmt: skip
+        assert bert(*words) == 0
+    assert set(kubectl.calls()) == {f"--context far --namespace team {GET} -o json"}
 
 
 def test_a_missing_kubectl_is_named(

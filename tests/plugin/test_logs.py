@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from bert_operator.plugin.following import Stream
+from bert_operator.plugin.kubectl import Kubectl
+from bert_operator.plugin.terminal import tame
 from kubectl_stand_in import KubectlStandIn, items, refuses, says
 from seen_jobs import job, pod, running
 
@@ -196,3 +198,33 @@ def test_a_namesake_is_not_taken_for_the_job(
     kubectl.answer(PODS, items())
     assert bert("logs", "-f", "corpus") == 0
     assert capsys.readouterr().err.endswith("corpus was deleted, and another job has its name now\n")
+
+
+def test_kubectl_waits_for_a_reader_that_is_slow(kubectl: KubectlStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bert_operator.plugin.kubectl._MOST_AHEAD", 10)
+    kubectl.answer("logs", says("line\n" * 200_000, hangs=True))
+    with Kubectl().lines("logs") as stream:
+        lines = stream.read()
+        assert [next(lines) for _ in range(20)] == ["line"] * 20
+        assert stream._lines.maxsize == 10
+    # It was closed while most of its output had no reader.
+    assert stream._process.poll() is not None
+
+
+def test_a_line_without_an_end_comes_in_pieces(kubectl: KubectlStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bert_operator.plugin.kubectl._LONGEST_LINE", 1000)
+    kubectl.answer("logs", says("x" * 2500 + "\nnext\n"))
+    with Kubectl().lines("logs") as stream:
+        assert [len(line) for line in stream.read()] == [1000, 1000, 500, 4]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("\x1b[32mgreen\x1b[0m\tand\x1b[1;31mred", "\x1b[32mgreen\x1b[0m\tand\x1b[1;31mred"),
+        ("a\x1b]52;c;aGk=\x07b\x1b[2Jc\x1b[1Ad", "a?]52;c;aGk=?b?[2Jc?[1Ad"),
+        (" 10%\r 50%\r100%\r", "100%"),
+    ],
+)
+def test_a_terminal_gets_colours_and_nothing_else_that_controls_it(line: str, shown: str) -> None:
+    assert tame(line) == shown

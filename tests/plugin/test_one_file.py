@@ -68,7 +68,8 @@ def test_krew_is_told_what_it_will_find(made: Path) -> None:
     archive = made / platform["uri"].rpartition("/")[2]
     assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
     assert manifest["spec"]["version"] == f"v{__version__}"
-    with tarfile.open(archive) as files:
+    assert archive.read_bytes()[:2] == b"\x1f\x8b", "krew takes zip and gzip, by content"
+    with tarfile.open(archive, "r:gz") as files:
         modes = {member.name: member.mode for member in files.getmembers()}
     assert modes == {"LICENSE": 0o644, platform["bin"]: 0o755, "kubectl_complete-bert": 0o755}
     # krew's own limits: 50 characters, and lines of a description that fit 80 columns.

@@ -10,8 +10,10 @@ import pytest
 
 from bert_operator.plugin.job import Job
 from bert_operator.plugin.surroundings import is_about
+from bert_operator.plugin.terminal import Ink
+from bert_operator.plugin.views.tree_view import show_tree
 from kubectl_stand_in import KubectlStandIn, items, refuses, says
-from seen_jobs import UID, pod, running
+from seen_jobs import NOW_S, UID, pod, running
 
 GET = "get bertpretrainjobs.bert-operator.dev corpus"
 LABEL = "--selector bert-operator.dev/job=corpus"
@@ -134,3 +136,15 @@ def test_a_cluster_without_mpi_operator_has_a_tree_as_well(
     assert bert("tree", "corpus") == 0
     output, remarks = capsys.readouterr()
     assert (len(output.splitlines()), remarks) == (2, "")
+
+
+def test_objects_that_own_each_other_stand_once() -> None:
+    layers = [[UID]] + [[f"uid-of-{layer}-{number}" for number in range(2)] for layer in range(30)]
+    objects = []
+    for above, names in zip(layers, layers[1:], strict=False):
+        for name in names:
+            item = owned("ConfigMap", name.removeprefix("uid-of-"), "nobody")
+            item["metadata"]["ownerReferences"] = [{"uid": owner} for owner in above]
+            objects.append(item)
+    objects[0]["metadata"]["ownerReferences"].append({"uid": objects[-1]["metadata"]["uid"]})
+    assert len(show_tree(Job(running()), objects, Ink(), NOW_S)) == 2 + len(objects)

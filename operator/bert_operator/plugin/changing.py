@@ -44,7 +44,9 @@ def set_suspend(kubectl: Kubectl, name: str, *, suspend: bool) -> tuple[Job, boo
     if job.has_ended:
         raise InputError(
             f"{job.namespace}/{name} has ended as {job.phase}, so it cannot be {'suspended' if suspend else 'resumed'}",
-            hint=f"kubectl bert retry {name} starts a failed job again" if job.phase == "Failed" else None,
+            hint=f"kubectl bert retry {name}{kubectl.where} starts a failed job again"
+            if job.phase == "Failed"
+            else None,
         )
     if job.is_suspended == suspend:
         return job, False
@@ -91,8 +93,8 @@ def retry(kubectl: Kubectl, name: str, *, say: Callable[[str], None]) -> Job:
     job = read_job(kubectl, name)
     if job.phase != "Failed":
         hints = {
-            "Stopped": f"kubectl bert resume {name} continues it",
-            "Succeeded": f"kubectl bert export {name} prints a manifest for another job",
+            "Stopped": f"kubectl bert resume {name}{kubectl.where} continues it",
+            "Succeeded": f"kubectl bert export {name}{kubectl.where} prints a manifest for another job",
         }
         raise InputError(
             f"{job.namespace}/{name} is {job.phase}; only a job that has failed is started again",

@@ -14,7 +14,7 @@ from bert_operator.plugin.console import Console
 from bert_operator.plugin.context import Context, Verb, common_options, kubectl_of
 from bert_operator.plugin.errors import EXIT_INTERRUPTED
 from bert_operator.plugin.kubectl import Kubectl
-from bert_operator.plugin.verbs import collecting, examining, logs, looking, measuring, steering, submitting, surveying
+from bert_operator.plugin.verbs import examining, logs, looking, measuring, steering, submitting, surveying
 
 EXIT_CODES = """\
 Exit codes: 0 done, 1 refused or failed, 2 wrong input, 3 no such object, 4 time is up, 130 stopped by Ctrl-C.
@@ -50,12 +50,6 @@ VERBS: tuple[Entry, ...] = (
     Entry("plot", "a figure over the steps", measuring.add_plot_options, measuring.run_plot),
     Entry("compare", "two jobs side by side", measuring.add_compare_options, measuring.run_compare),
     Entry("top", "what the pods of jobs use", measuring.add_top_options, measuring.run_top),
-    Entry(
-        "collect",
-        "an archive for others who help, without secrets",
-        collecting.add_collect_options,
-        collecting.run_collect,
-    ),
     Entry("lint", "all problems of job files", submitting.add_lint_options, submitting.run_lint),
     Entry("doctor", "look for what is wrong with a cluster", examining.add_doctor_options, examining.run_doctor),
 )
@@ -73,7 +67,7 @@ def add_verbs(
         surround: Makes the surroundings of a verb; tests have clocks of their own.
     """
     parsers: dict[str, argparse.ArgumentParser] = {}
-    parent = common_options()
+    parent = common_options(is_again=True)
     for entry in VERBS:
         parser = commands.add_parser(
             entry.name,
@@ -128,6 +122,8 @@ def _parser(
     surround: Callable[[Kubectl], Context],
 ) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     description = "Look after BertPretrainJobs in a cluster, by your own kubectl and its context."
-    parser = argparse.ArgumentParser(prog="kubectl bert", description=description, epilog=EXIT_CODES)
+    parser = argparse.ArgumentParser(
+        prog="kubectl bert", description=description, epilog=EXIT_CODES, parents=[common_options()]
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     return parser, add_verbs(parser.add_subparsers(required=True, metavar="VERB"), surround)

@@ -24,16 +24,19 @@ class Context:
 
     @property
     def where(self) -> str:
-        """The options that lead further commands to the same namespace."""
-        return f" -n {self.kubectl.namespace}" if self.kubectl.namespace else ""
+        """The options that lead further commands to the same cluster and namespace, with a blank before each."""
+        return self.kubectl.where
 
 
 Verb = Callable[[argparse.Namespace, Context], int]
 
 
-def common_options() -> argparse.ArgumentParser:
-    """Return the options that every verb takes, as a parent of its parser; they are kubectl's own."""
-    parent = argparse.ArgumentParser(add_help=False)
+def common_options(*, is_again: bool = False) -> argparse.ArgumentParser:
+    """Return the options that every verb takes, as a parent of its parser; they are kubectl's own.
+
+    is_again: They may stand before the verb already, and count unless they are given once more.
+    """
+    parent = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS if is_again else None)
     group = parser_group(parent)
     group.add_argument("-n", "--namespace", metavar="NAME", help="default: that of kubectl's context")
     group.add_argument("--context", metavar="NAME", help="of the kubeconfig; default: the current one")
@@ -51,10 +54,10 @@ def kubectl_of(arguments: argparse.Namespace) -> Kubectl:
     """Return kubectl with the options of a command line."""
     options: list[str] = []
     for name, value in (
-        ("--context", arguments.context),
-        ("--kubeconfig", arguments.kubeconfig),
-        ("--as", arguments.impersonate),
+        ("--context", getattr(arguments, "context", None)),
+        ("--kubeconfig", getattr(arguments, "kubeconfig", None)),
+        ("--as", getattr(arguments, "impersonate", None)),
     ):
         if value is not None:
             options += [name, str(value)]
-    return Kubectl(options=tuple(options), namespace=arguments.namespace)
+    return Kubectl(options=tuple(options), namespace=getattr(arguments, "namespace", None))

@@ -225,13 +225,16 @@ class Follower:
     def _select(self, line: str) -> str | None:
         """Return a line as it is shown; None if it is another rank's."""
         stamp, _, text = line.partition(" ")
+        if not stamp[:4].isdigit():
+            # The rest of a line that was too long to be passed on at once.
+            stamp, text = "", line
         if self._wanted.rank is not None:
             # Lines of rank 0 and the launcher's own have no tag.
             tag = _RANK.match(text)
             if (int(tag[1]) if tag is not None else 0) != self._wanted.rank:
                 return None
             text = text[tag.end() :] if tag is not None else text
-        return f"{stamp} {text}" if self._wanted.timestamps else text
+        return f"{stamp} {text}" if self._wanted.timestamps and stamp else text
 
 
 def describe_wait(job: Job) -> str:

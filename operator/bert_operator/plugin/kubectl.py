@@ -10,6 +10,7 @@ import contextlib
 import json
 import queue
 import re
+import shlex
 import subprocess
 import threading
 import time
@@ -25,7 +26,9 @@ from bert_operator.plugin.terminal import printable
 JOBS = f"bertpretrainjobs.{API_GROUP}"
 """The resource with its group: other groups may have a kind of the same name."""
 
-_FROM_SERVER = re.compile(r"^Error from server(?: \((\w+)\))?: (.*)", re.DOTALL)
+_FROM_SERVER = re.compile(r"^Error from server(?: \((\w+)\))?: (.*)", re.DOTALL | re.MULTILINE)
+# What client-go logs while an aggregated API is down, and what admission remarks: neither is why kubectl failed.
+_BESIDE = re.compile(r"[IWEF][0-9]{4} |Warning: ")
 _STATUS = {
     "BadRequest": 400,
     "Unauthorized": 401,
@@ -44,7 +47,14 @@ _STATUS = {
 }
 _SILENT = ("Unable to connect to the server", "The connection to the server", "i/o timeout", "no route to host")
 _NO_KIND = ("doesn't have a resource type", "no matches for kind", "the server could not find the requested resource")
-_LONGEST_ANSWER = 2000
+_LONGEST_ANSWER = 4000
+"""Characters of an error that are shown."""
+_LONGEST_ERRORS = 100_000
+"""Characters of standard error that are looked at, from its end."""
+_LONGEST_LINE = 1_048_576
+"""Bytes; a longer line is passed on in pieces of that size."""
+_MOST_AHEAD = 1000
+"""Lines that are read before somebody takes them: kubectl waits for a reader that is slow, as it does in a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,12 @@ class Kubectl:
     namespace: str | None = None
     """None: that of the context."""
     program: str = "kubectl"
+
+    @property
+    def where(self) -> str:
+        """The options that lead further commands to the same cluster and namespace, with a blank before each."""
+        namespace = ("-n", self.namespace) if self.namespace else ()
+        return "".join(f" {shlex.quote(word)}" for word in (*namespace, *self.options))
 
     def within(self, namespace: str | None) -> Kubectl:
         """Return the same for another namespace."""
@@ -151,7 +167,7 @@ class LineStream:
     def __init__(self, process: subprocess.Popen[bytes], words: Sequence[str]) -> None:
         """Begin to read, in threads: a pipe that nobody reads would stop kubectl."""
         self._process, self._words = process, words
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._lines: queue.Queue[str | None] = queue.Queue(_MOST_AHEAD)
         self._errors: list[str] = []
         self._readers = [
             threading.Thread(target=self._read_output, daemon=True),
@@ -183,8 +199,11 @@ class LineStream:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        for reader in self._readers:
-            reader.join()
+        # The reader may wait for room: everything that is left is taken, up to the end.
+        while self._readers[0].is_alive():
+            with contextlib.suppress(queue.Empty):
+                self._lines.get(timeout=0.05)
+        self._readers[1].join()
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -192,7 +211,7 @@ class LineStream:
     def _read_output(self) -> None:
         assert self._process.stdout is not None
         # Bytes: in text Python would take the carriage returns of a progress bar for ends of lines.
-        for line in self._process.stdout:
+        while line := self._process.stdout.readline(_LONGEST_LINE):
             self._lines.put(line.decode(errors="replace").rstrip("\n"))
         self._lines.put(None)
 
@@ -214,10 +233,13 @@ def decode(text: str, words: Sequence[str]) -> Any:
 
 def explain(words: Sequence[str], errors: str) -> ApiRefused:
     """Return the error for what kubectl has printed to standard error."""
-    asked = "kubectl " + " ".join(words[:4])
+    asked = "kubectl " + " ".join([word for word in words if word not in ("-o", "json")][:4])
     # It quotes names and messages that anybody may have given to objects.
-    said = "\n".join(printable(line) for line in errors.strip()[-_LONGEST_ANSWER:].splitlines())
-    text = said or "it failed without a word"
+    lines = [printable(line) for line in errors[-_LONGEST_ERRORS:].splitlines() if line.strip()]
+    text = "\n".join([line for line in lines if not _BESIDE.match(line)] or lines) or "it failed without a word"
+    if (last := text.rfind("\nError from server")) >= 0:
+        text = text[last + 1 :]
+    text = text[:_LONGEST_ANSWER]
     if any(sign in text for sign in _NO_KIND) and JOBS in " ".join(words):
         return ApiRefused(
             f"{asked}: the cluster does not know BertPretrainJobs",

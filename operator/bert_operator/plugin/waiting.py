@@ -29,6 +29,7 @@ AWAITED_FORMS = (
 )
 """What can be waited for, as ``--for`` takes it."""
 _DURATION = re.compile(r"([0-9]{1,9})(s|m|h|d)?")
+_LONGEST_S = 366 * 86400
 _UNITS_S = {None: 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -78,9 +79,12 @@ def _has_come_to(job: Job, name: str) -> bool:
 def parse_duration(text: str) -> float:
     """Return the seconds of ``90``, ``90s``, ``15m``, ``2h`` or ``3d``. Raises InputError."""
     found = _DURATION.fullmatch(text)
-    if found is None:
-        raise InputError(f"--timeout: got {text}; allowed: a whole number of seconds, or one with s, m, h or d as 15m")
-    return float(int(found[1]) * _UNITS_S[found[2]])
+    seconds = int(found[1]) * _UNITS_S[found[2]] if found is not None else 0
+    if found is None or not 0 < seconds <= _LONGEST_S:
+        raise InputError(
+            f"--timeout: got {text}; allowed: a whole number of seconds, or one with s, m, h or d as 15m, up to a year"
+        )
+    return float(seconds)
 
 
 def watch_job(
@@ -177,6 +181,7 @@ def wait_for(
     except TimeIsUp:
         now = f"it is {last.phase} ({last.reason})" if last is not None else "it was not seen"
         raise TimeIsUp(
-            f"{name}: not {awaited.text} after {timeout_s:g} s; {now}", hint=f"kubectl bert status {name}"
+            f"{name}: not {awaited.text} after {timeout_s:g} s; {now}",
+            hint=f"kubectl bert status {name}{kubectl.where}",
         ) from None
     raise AssertionError("a watch goes on for ever")

@@ -7,6 +7,7 @@ import argparse
 from bert_operator.errors import EXIT_SUCCEEDED
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.following import Follower, Wanted
+from bert_operator.plugin.terminal import tame
 
 
 def add_logs_options(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +35,8 @@ def add_logs_options(parser: argparse.ArgumentParser) -> None:
 def run_logs(arguments: argparse.Namespace, context: Context) -> int:
     """Print the log of a job: that of its only pod, or of its launcher, which has the lines of all ranks.
 
-    Each line is printed once, however often the connection breaks. What is waited for, and which pod is read, goes to
-    standard error.
+    Each line is printed once, however often the connection breaks. On a terminal it loses what controls that, colours
+    excepted. What is waited for, and which pod is read, goes to standard error.
     """
     wanted = Wanted(
         rank=arguments.rank,
@@ -46,8 +47,9 @@ def run_logs(arguments: argparse.Namespace, context: Context) -> int:
     )
     console = context.console
     follower = Follower(context.kubectl, wanted, say=console.remark, tell_wait=console.wait, pause=context.pause)
+    is_terminal = console.output.isatty()
     for line in follower.lines(arguments.name):
-        console.show(line)
+        console.show(tame(line) if is_terminal else line)
     return EXIT_SUCCEEDED
 
 

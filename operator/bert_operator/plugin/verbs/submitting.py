@@ -59,7 +59,8 @@ def run_submit(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.watch:
         return _watch(jobs, context)
     for job in jobs:
-        context.console.remark(f"kubectl bert status {job.name} -n {job.namespace} shows what becomes of it")
+        where = context.kubectl.within(job.namespace).where
+        context.console.remark(f"kubectl bert status {job.name}{where} shows what becomes of it")
     return EXIT_SUCCEEDED
 
 

@@ -21,7 +21,7 @@ def show_tree(job: Job, objects: Sequence[Json], ink: Ink, now_s: float) -> list
         now_s: Seconds since 1970, from which ages count.
     """
     rows: list[list[Cell]] = [[f"BertPretrainJob/{job.name}", phase_cell(job), "-", age(job.created_s, now_s), ""]]
-    for lead, item in _below(job.uid, "", list(objects), ink):
+    for lead, item in _below(job.uid, "", list(objects), ink, set()):
         metadata = item.get("metadata") or {}
         state, node, why = _state(item)
         created = age(time_of(metadata.get("creationTimestamp")), now_s)
@@ -29,14 +29,20 @@ def show_tree(job: Job, objects: Sequence[Json], ink: Ink, now_s: float) -> list
     return table(["OBJECT", "STATE", "NODE", "AGE", "WHY"], rows, ink)
 
 
-def _below(owner: str, lead: str, objects: list[Json], ink: Ink) -> Iterator[tuple[str, Json]]:
-    children = sorted((item for item in objects if owner in _owners(item)), key=_place)
+def _below(owner: str, lead: str, objects: list[Json], ink: Ink, shown: set[str]) -> Iterator[tuple[str, Json]]:
+    """Yield what hangs below an owner. shown: uids; each object stands once, whatever others make own each other."""
+    children = sorted((item for item in objects if owner in _owners(item) and _uid(item) not in shown), key=_place)
+    shown.update(map(_uid, children))
     for number, item in enumerate(children):
         is_last = number == len(children) - 1
         branch = ink.sign("└─ ", "`- ") if is_last else ink.sign("├─ ", "|- ")
         yield lead + branch, item
         more = "   " if is_last else ink.sign("│  ", "|  ")
-        yield from _below(str(item["metadata"].get("uid")), lead + more, objects, ink)
+        yield from _below(_uid(item), lead + more, objects, ink, shown)
+
+
+def _uid(item: Json) -> str:
+    return str((item.get("metadata") or {}).get("uid"))
 
 
 def _owners(item: Json) -> list[str]:
