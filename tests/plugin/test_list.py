@@ -132,7 +132,7 @@ def test_what_went_wrong_is_told_with_a_next_step(
 
 
 BESIDE = (
-    'E1124 00:31:02.123456 7 memcache.go:265] "Unhandled Error" err="couldn\'t get resource list for '
+    'E1124 00:31:02.123456 7 memcache.go:265] "Unhandled Error" err="no list of resources for '
     'metrics.k8s.io/v1beta1: the server could not find the requested resource"\n'
     "Warning: spec.image: this field will change\n"
 )
