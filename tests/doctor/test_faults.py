@@ -6,7 +6,10 @@ import argparse
 
 import pytest
 
+from bert_operator.doctor.catalog import Outcome
 from bert_operator.doctor.command import run
+from bert_operator.doctor.finding import Finding, Level
+from bert_operator.doctor.report import Report
 from doctor_cluster import MemoryCluster
 from doctor_faults import ASKED_FOR, FURTHER, Fault
 
@@ -79,3 +82,10 @@ def test_the_report_is_also_a_document() -> None:
     assert (finding["check"], finding["level"]) == ("network-policies", "note")
     assert document["notLookedAt"] == [{"check": "pod-security", "needs": ["the right to list namespaces"]}]
     assert "\x1b[36mnote" in report_of(cluster).lines(colour=True)[0]
+
+
+def test_what_a_tenant_has_named_controls_no_terminal_and_begins_no_line() -> None:
+    finding = Finding(Level.ERROR, "image x\x1b[2J\x07\nnothing found: all " + "y" * 600, "because", "do it")
+    report = Report([Outcome("images", (finding,))])
+    assert all(line.isprintable() for line in report.lines()), report.lines()
+    assert max(map(len, report.lines())) < 600

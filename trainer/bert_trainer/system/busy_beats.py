@@ -2,7 +2,8 @@
 
 A pass over a corpus may take hours without a result to count, and looks the same from outside whether it reads or
 waits for ever for a server that is gone. What tells them apart is the processor: even a build that a slow disk holds up
-parses what it reads, while one that waits only looks round a few times a second.
+parses what it reads, while one that waits only looks round a few times a second. Not so the listing of many files over
+a network, which mostly waits for answers: that tells of each file by itself.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from bert_trainer.system.heartbeat import watched
 from bert_trainer.system.process_tree import processor_time_s
 
 _EVERY_S = 10.0
+_PERIODS = 6
+"""At least, in the time after which it has hung: in any of them it may have been kept from the processor."""
 _LEAST_SHARE = 0.02
-"""Of one processor, over ``_EVERY_S``. A build whose workers are all stopped uses 0.002, by looking round."""
+"""Of one processor, over a period. A build whose workers are all stopped uses 0.002, by looking round."""
 
 
 @contextlib.contextmanager
-def beat_while_busy(name: str, every_s: float = _EVERY_S) -> Iterator[None]:
+def beat_while_busy(name: str) -> Iterator[None]:
     """Tell of progress in this activity whenever this process and those below it have used the processor."""
     ended = threading.Event()
+    every_s = min(_EVERY_S, watched().upper_limit_s / _PERIODS)
     with watched().activity(name):
         thread = threading.Thread(target=_beat, args=(ended, every_s), daemon=True, name="busy-beats")
         thread.start()
@@ -36,11 +40,15 @@ def beat_while_busy(name: str, every_s: float = _EVERY_S) -> Iterator[None]:
 
 
 def _beat(ended: threading.Event, every_s: float) -> None:
-    process = os.getpid()
-    at_s, used_s = time.monotonic(), processor_time_s(process)
+    at_s, used_s = time.monotonic(), _used_s()
     while not ended.wait(every_s):
-        before = at_s, used_s
-        at_s, used_s = time.monotonic(), processor_time_s(process)
+        before_s, used_before_s = at_s, used_s
+        at_s, used_s = time.monotonic(), _used_s()
         # Less than before: a process has gone that nobody has waited for.
-        if used_s < before[1] or used_s - before[1] >= _LEAST_SHARE * (at_s - before[0]):
+        if used_s < used_before_s or used_s - used_before_s >= _LEAST_SHARE * (at_s - before_s):
             watched().alive()
+
+
+def _used_s() -> float:
+    # Without this thread's own: it reads about every process of the machine.
+    return processor_time_s(os.getpid()) - time.thread_time()

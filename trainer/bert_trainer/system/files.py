@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bert_trainer.errors import InputError
+from bert_trainer.system.heartbeat import watched
 
 _SYSTEM_FOLDERS = frozenset({"lost+found"})
 """At the top of a volume; for nobody but its file system."""
@@ -63,6 +64,7 @@ def search_below(root: Path) -> Search:
         found.hidden.extend(Path(folder, name) for name in (*folders, *names) if name.startswith("."))
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SYSTEM_FOLDERS)
         for path in (Path(folder, name) for name in names if not name.startswith(".")):
+            watched().alive()  # over a network a listing takes long, and next to no processor
             (found.files if _is_file(path) else found.no_files).append(path)
     for paths in (found.files, found.hidden, found.no_files):
         paths.sort(key=lambda path: path.relative_to(root).as_posix())

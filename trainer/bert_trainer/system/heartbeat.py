@@ -144,6 +144,11 @@ class Heartbeat:
         self._limit_s, self._expected_s = self._pace.limit_s, self._pace.expected_s
         self._write(now_s)
 
+    @property
+    def upper_limit_s(self) -> float:
+        """Seconds after which an activity without a beat has hung."""
+        return self._pace.upper_limit_s
+
     def alive(self) -> None:
         """Tell of progress in an activity that has no steps, or of a part of one."""
         self._write(time.monotonic())

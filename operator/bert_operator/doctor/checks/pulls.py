@@ -38,9 +38,10 @@ def check_pulls(snapshot: Snapshot) -> Iterator[Finding]:
                     "name a Secret with the registry's credentials in imagePullSecrets of the job or profile",
                 )
     slowest: dict[str, tuple[float, str]] = {}
+    uids = {dig(pod, "metadata", "uid") for pod in snapshot.items("job pods")}
     for event in snapshot.items("pull events"):
         found = _PULLED.search(str(event.get("message")))
-        if found and _is_of_a_job(snapshot, event):
+        if found and dig(event, "involvedObject", "uid") in uids:
             seconds = parse_duration(found[2])
             place = f"{dig(event, 'involvedObject', 'namespace')}/{dig(event, 'involvedObject', 'name')}"
             slowest[found[1]] = max(slowest.get(found[1], (0.0, "")), (seconds, place))
@@ -52,11 +53,6 @@ def check_pulls(snapshot: Snapshot) -> Iterator[Finding]:
                 "have a registry or mirror near the nodes, load the image into them beforehand, or raise "
                 "mpi.workerWaitSeconds above that",
             )
-
-
-def _is_of_a_job(snapshot: Snapshot, event: dict[str, object]) -> bool:
-    uids = {dig(pod, "metadata", "uid") for pod in snapshot.items("job pods")}
-    return dig(event, "involvedObject", "uid") in uids
 
 
 def parse_duration(text: str) -> float:

@@ -35,6 +35,7 @@ from bert_trainer.dataset.corpus.python_docs import python_docs_fingerprint, rea
 from bert_trainer.dataset.corpus.sentences import LONGEST_SENTENCE, SPLITTER_VERSION, LongSentences, long_sentences
 from bert_trainer.errors import InputError
 from bert_trainer.system.files import shown
+from bert_trainer.system.heartbeat import watched
 
 logger = logging.getLogger(__name__)
 
@@ -311,6 +312,7 @@ def _fingerprint(files: Sequence[Path], formats: Sequence[FileFormat], base: Pat
     rules = settings.model_dump_json(exclude={"path", "weight"})
     total = hashlib.sha256(f"{rules} {SPLITTER_VERSION} wikitext/{extractor}\n".encode())
     for path in files:
+        watched().alive()  # over a network a listing takes long, and next to no processor
         status = path.stat()
         # A name need not be UTF-8.
         total.update(os.fsencode(path.relative_to(base).as_posix()))
@@ -319,6 +321,7 @@ def _fingerprint(files: Sequence[Path], formats: Sequence[FileFormat], base: Pat
 
 
 def _text_bytes(path: Path, kind: FileFormat) -> int:
+    watched().alive()
     share = _PROSE_PER_DUMP_BYTE if kind == "wikipedia" else 1.0
     return int(path.stat().st_size * share * _EXPANSION[compression_of(path)])
 
