@@ -83,7 +83,7 @@ def test_a_job_is_submitted_watched_paused_and_ended(
 
         tree = [line.split()[:2] for line in bert("tree", "bert").output.replace("─ ", "─").splitlines()[1:]]
         kinds = [words[0].strip("├─└│").partition("/")[0] for words in tree if "/" in words[0]]
-        assert kinds[:4] == ["BertPretrainJob", "ConfigMap", "NetworkPolicy", "MPIJob"]
+        assert kinds[:4] == ["BertPretrainJob", "ConfigMap", "MPIJob", "Job"]
         kubelet.fates[2] = kubelet.succeed
         assert bert("wait", "bert", "--timeout=90s").output == "bert Succeeded  attempt 2\n"
     reasons = [line.split() for line in bert("events", "bert").output.splitlines()[1:]]
@@ -105,7 +105,6 @@ def test_a_tree_has_the_launcher_s_pod_below_its_job(api: Api, namespace: str, j
     assert shape == [
         (0, "BertPretrainJob"),
         (3, "ConfigMap"),
-        (3, "NetworkPolicy"),
         (3, "MPIJob"),
         (6, "Job"),
         (9, "Pod"),
