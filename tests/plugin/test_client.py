@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bert_operator.client import ApiRefused, Client, NeverReached, NoSuchObject
-from bert_operator.errors import DocumentError
+from bert_operator.errors import DocumentError, InputError
 from kubectl_stand_in import KubectlStandIn, changes, items, refuses, says
 from seen_jobs import job, pod, progress, record, running
 
@@ -94,3 +94,16 @@ def test_a_job_that_is_not_there_is_one_kind_of_error(kubectl: KubectlStandIn, a
         act(Client())
     assert isinstance(caught.value, ApiRefused)
     assert caught.value.status == 404
+
+
+def test_a_name_is_never_an_option(kubectl: KubectlStandIn) -> None:
+    for act in (
+        Client().get,
+        Client().delete,
+        Client().suspend,
+        Client().wait,
+        lambda name: list(Client().follow(name)),
+    ):
+        with pytest.raises(InputError, match="for the name of a job"):
+            act("--kubeconfig=/shared/evil.yaml")
+    assert kubectl.calls() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bert_operator.errors import InputError
 from bert_operator.plugin.errors import ApiRefused
 from bert_operator.plugin.job import Job, Pod, losses, read_pods, read_records
 from bert_operator.plugin.kubectl import JOBS, Kubectl
@@ -15,8 +16,17 @@ _TAIL = 4000
 
 
 def read_job(kubectl: Kubectl, name: str) -> Job:
-    """Return a job. Raises NoSuchObject, ApiRefused."""
+    """Return a job. Raises InputError (no name of an object), NoSuchObject, ApiRefused."""
+    check_name(name)
     return Job(kubectl.read("get", JOBS, name))
+
+
+def check_name(name: str) -> None:
+    """Raise InputError for a name that kubectl would take for an option."""
+    if name.startswith("-"):
+        raise InputError(
+            f"got {name} for the name of a job; allowed: lower-case letters, digits and dashes between them"
+        )
 
 
 def read_jobs(kubectl: Kubectl, *, selector: str | None = None, everywhere: bool = False) -> list[Job]:

@@ -11,6 +11,7 @@ from bert_operator.errors import InputError
 from bert_operator.plugin.errors import ApiRefused, NeverReached, NoSuchObject, TimeIsUp
 from bert_operator.plugin.job import TERMINAL_PHASES, Job
 from bert_operator.plugin.kubectl import JOBS, Kubectl
+from bert_operator.plugin.reading import check_name
 from bert_operator.plugin.terminal import printable
 
 PAUSE_S = 2.0
@@ -103,6 +104,7 @@ def watch_job(
         TimeIsUp: The time has come.
         ApiRefused: It may not be read, or the API server has not answered 30 times in a row.
     """
+    check_name(name)
     uid: str | None = None
     num_refused = 0
     while True:
