@@ -55,6 +55,10 @@ choose_what_can_be_built() {
     local lacking='a C++ compiler'
     if has_compiler; then
         ! is_complete "$(compute_key)" || return 0
+        # Interpreters are asked for headers by make setup alone, not again by every other target.
+        collectives=torch
+        [ -z "$quiet" ] || ! is_complete "$(compute_key)" || return 0
+        collectives=horovod
         find_python
         [ -n "$python" ] && [ "$python_complete" = 0 ] || return 0
         lacking="the headers of $python"

@@ -160,7 +160,7 @@ def test_a_build_makes_progress_as_long_as_its_processes_use_the_processor(
     options = ["single", "--ranks", "1", "--termination-log", str(tmp_path / "record.json")]
     words = [*pods.POD, *options, "--", sys.executable, "-c", BUILD.replace("WORK", repr(work))]
     with pods.running(words, tmp_path / "log", BERT_HANG_LIMITS_S="1,6", BERT_ATTEMPT="1") as pod:
-        assert pod.end() == code, pod.output
+        assert pod.process.wait(60) == code, pod.output
     assert ("no progress in the_data_build" in pod.output) == (code == 4), pod.output
 
 

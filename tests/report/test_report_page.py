@@ -152,6 +152,11 @@ def test_a_loss_that_was_not_finite_leaves_a_gap(tmp_path: Path) -> None:
         ("metrics.jsonl", '{"event": "progress", "attempt_uid": 1, "attempt": [], "stage": "phase1"}', "got records"),
         ("metrics.jsonl", json.dumps(progress("phase1", 1, loss=[], attempt_uid="u", attempt=1)), "got records"),
         ("metrics.jsonl", json.dumps(progress("phase1", 1, interval_s="x", attempt_uid="u", attempt=1)), "got records"),
+        (
+            "metrics.jsonl",
+            json.dumps(progress("phase1", 1, attempt_uid="u", attempt=1) | {"step": 1e400}),
+            "got records",
+        ),
         ("run-config.json", "{}", "contract_version"),
         ("run-config.json", "[]", "got a folder without run-config.json"),
     ],
@@ -162,6 +167,12 @@ def test_what_no_trainer_writes_is_refused(tmp_path: Path, name: str, content: s
     with pytest.raises(InputError, match=problem):
         write_page(folder)
     assert not (folder / "report.html").exists()
+
+
+def test_a_file_of_brackets_is_no_filled_mask(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "filled-masks.json").write_text("[" * 100_000)
+    assert "[MASK]" not in read_page(folder).text
 
 
 @pytest.mark.timeout(20)

@@ -16,7 +16,7 @@ from bert_trainer.output.filled_masks import FilledMask
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.output.run_facts import load_run
 from bert_trainer.parallel.world import Alone
-from bert_trainer.training import evaluate_stage
+from bert_trainer.training import evaluate_stage, run_writer
 from bert_trainer.training.run_writer import Rank0Writer
 from bert_trainer.training.session import Session
 from in_process import train
@@ -62,6 +62,15 @@ def test_a_page_that_cannot_be_written_is_a_warning(config: RunConfig, caplog: p
     train(config)
     assert "The report was not written: " in caplog.text
     assert [it["event"] for it in read_metrics(Path(config.output_folder))][-1] == "succeeded"
+
+
+def test_records_too_long_to_wait_for_leave_the_page_to_the_command(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run_writer, "MOST_METRICS_BYTES", 10)
+    train(config)
+    assert "'bert-train report' makes the report" in caplog.text
+    assert not (Path(config.output_folder) / "report.html").exists()
 
 
 def test_a_failure_is_told_with_its_reason(config: RunConfig) -> None:

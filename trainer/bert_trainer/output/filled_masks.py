@@ -46,5 +46,5 @@ def read_filled_masks(folder: Path) -> list[dict[str, Any]]:
             }
             for it in found
         ]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError):
         return []

@@ -38,7 +38,7 @@ def write_page(folder: Path, *, is_done: bool = False) -> Path:
     run = load_run(folder, is_done=is_done)
     try:
         page = render_report(run)
-    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise InputError(
             f"{shown(folder / METRICS_FILE)}: got records that no trainer writes ({type(error).__name__}: {error})",
             hint="restore the file, or move it away: what is reported then has no curves",

@@ -91,7 +91,7 @@ def load_run(folder: Path, *, is_done: bool = False) -> Run:
         records = tuple(record for record in _records(folder) if isinstance(record.get("event"), str))
         report = make_report(config, list(records), dataset, ranks=config.world.ranks)
         attempts = tuple(_list_attempts(records, is_done=is_done))
-    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise InputError(
             f"{shown(folder / METRICS_FILE)}: got records that no trainer writes ({type(error).__name__}: {error})",
             hint="restore the file, or move it away: what is reported then has no curves",

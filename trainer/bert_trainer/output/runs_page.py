@@ -83,7 +83,7 @@ def _row(folder: Path) -> tuple[str, ...]:
             duration(run.report["seconds"]),
             run.last_record,
         )
-    except (InputError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except (InputError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         return (folder.name, tag("span", "cannot be read", class_="failed"), str(error).splitlines()[0], *[""] * 6)
 
 

@@ -25,7 +25,7 @@ from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import FencedError, Stopped, TrainerError
 from bert_trainer.output.inputs import release
-from bert_trainer.output.metrics import NOTHING_OF_RANKS, MetricsWriter, OfRanks, Record
+from bert_trainer.output.metrics import METRICS_FILE, NOTHING_OF_RANKS, MetricsWriter, OfRanks, Record
 from bert_trainer.output.progress import Reporter, Value
 from bert_trainer.output.report import write_report
 from bert_trainer.output.report_page import write_page
@@ -47,6 +47,8 @@ LEDGER_FILE = "ledger.jsonl"
 SAVE_AGAIN_AFTER_S = (2.0, 8.0, 30.0)
 """Waits between attempts at a checkpoint: somebody deletes a file, a server comes back. What lasts longer ends the
 attempt, and the next one waits without holding nodes."""
+MOST_METRICS_BYTES = 64 << 20
+"""Of records that a report is made from while ranks wait: reading them takes 2 s, and 250 MB beside the model."""
 SLOW_WRITE_S = 60.0
 """A checkpoint that takes longer is worth a word: the next one has to wait for it."""
 
@@ -205,13 +207,17 @@ class Rank0Writer(RunWriter):
 
     def _write_page(self, *, is_done: bool = False) -> None:
         """Write the report of what there is so far. A run is worth more than its page, so none ends for it."""
+        path = self.folder.path / METRICS_FILE
         try:
             self.folder.check_fence()
+            if path.exists() and path.stat().st_size > MOST_METRICS_BYTES:
+                logger.warning("%s is long; 'bert-train report' makes the report when the run is over", path)
+                return
             write_page(self.folder.path, is_done=is_done)
         except FencedError:
             pass  # the page is another attempt's now; whatever is committed next says so
-        except Exception as error:  # whatever is wrong with what a page is made of
-            logger.warning("The report was not written: %s", (str(error).splitlines() or [type(error).__name__])[0])
+        except (OSError, TrainerError) as error:
+            logger.warning("The report was not written: %s", str(error).splitlines()[0])
 
     def progress(self, record: Record, of_ranks: OfRanks = NOTHING_OF_RANKS) -> None:  # noqa: D102
         self._metrics.progress(record, of_ranks)

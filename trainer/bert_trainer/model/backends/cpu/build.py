@@ -10,6 +10,7 @@ import os
 import platform
 import secrets
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,14 +72,31 @@ def build() -> list[Path]:
         # Renamed when it is complete: other processes may build the same library, or load it, at the same time.
         partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")
         command = [*shlex.split(os.environ.get("CXX", "g++")), *_OPTIONS.split(), *options.split()]
-        subprocess.run([*command, "-o", str(partial), *map(str, sources())], check=True)
-        partial.replace(path)
+        try:
+            _compile([*command, "-o", str(partial), *map(str, sources())])
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     for stale in set(LIBRARIES.glob("*.so")) - set(wanted):
         stale.unlink(missing_ok=True)
     return list(wanted)
 
 
+def _compile(command: list[str]) -> None:
+    # A group of its own: the compiler's own processes would outlive it.
+    with subprocess.Popen(command, start_new_session=True) as compiler:
+        try:
+            status = compiler.wait()
+        except BaseException:
+            os.killpg(compiler.pid, signal.SIGTERM)
+            raise
+    if status:
+        raise subprocess.CalledProcessError(status, command)
+
+
 if __name__ == "__main__":
+    # tools/setup.sh compiles beside its downloads, and ends what it has started when it is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         build()
     except (subprocess.CalledProcessError, OSError) as problem:
