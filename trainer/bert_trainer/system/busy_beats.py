@@ -44,8 +44,8 @@ def _beat(ended: threading.Event, every_s: float) -> None:
     while not ended.wait(every_s):
         before_s, used_before_s = at_s, used_s
         at_s, used_s = time.monotonic(), _used_s()
-        # Less than before: a process has gone that nobody has waited for.
-        if used_s < used_before_s or used_s - used_before_s >= _LEAST_SHARE * (at_s - before_s):
+        # What has gone without being waited for takes its time along: then the next period tells.
+        if used_s - used_before_s >= _LEAST_SHARE * (at_s - before_s):
             watched().alive()
 
 

@@ -216,8 +216,8 @@ class Rank0Writer(RunWriter):
             write_page(self.folder.path, is_done=is_done)
         except FencedError:
             pass  # the page is another attempt's now; whatever is committed next says so
-        except (OSError, TrainerError) as error:
-            logger.warning("The report was not written: %s", str(error).splitlines()[0])
+        except Exception as error:  # whatever is wrong with what a page is made of
+            logger.warning("The report was not written: %s", (str(error).splitlines() or [type(error).__name__])[0])
 
     def progress(self, record: Record, of_ranks: OfRanks = NOTHING_OF_RANKS) -> None:  # noqa: D102
         self._metrics.progress(record, of_ranks)
