@@ -17,6 +17,7 @@ REPORT_ARGS ?=
 CHAOS_ARGS ?=
 CHAOS_SECONDS ?= 3600
 WALK_ARGS ?=
+DOCTOR_ARGS ?=
 RELEASE_ARGS ?=
 # Sums are no secrets, and what is generated or kept of a release holds thousands.
 SCANNED = . ':!*.lock' ':!*.sum' ':!*.sha256' ':!*.svg' ':!*.png' ':!*crd.yaml' ':!tools/control_plane/*.txt' \
@@ -110,6 +111,9 @@ test-api: setup ## Run the tests against a real Kubernetes API server, built the
 
 walk: setup ## Walk over the spec at random on a real API server, 2,000 transitions (WALK_ARGS="--seed 7 --transitions 500"; 10 minutes)
 	@$(BIN)/python tests/api_server/run_spec_walk.py $(WALK_ARGS)
+
+test-doctor: setup ## Plant 15 faults, and some more, in a cluster on a real API server: the doctor finds each (1 minute)
+	@$(BIN)/python tests/api_server/run_doctor.py $(DOCTOR_ARGS)
 
 test-memory: setup ## See how much memory 2,000 of the largest jobs take (10 minutes)
 	@LARGE_JOBS=2000 $(BIN)/pytest -s tests/large_jobs $(PYTEST_ARGS)

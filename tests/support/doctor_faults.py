@@ -6,8 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import yaml
-
+from bert_operator.timestamps import parse_time
 from doctor_cluster import (
     CRDS,
     KUEUE,
@@ -25,6 +24,7 @@ from doctor_cluster import (
 )
 
 PODS, NODES, DEPLOYMENTS = "v1/pods", "v1/nodes", "apps/v1/deployments"
+LEASES = "coordination.k8s.io/v1/leases"
 CLAIMS, ROLES = "v1/persistentvolumeclaims", "rbac.authorization.k8s.io/v1/clusterroles"
 OPERATOR_POD, JOB_POD = "bert-operator-5d8f-x2k4l", "running-a1-worker-0"
 
@@ -134,11 +134,9 @@ def lose_devices(cluster: Cluster) -> None:
 
 
 def set_clock_back(cluster: Cluster) -> None:
-    renewed = yaml.safe_load(
-        cluster.find("coordination.k8s.io/v1/leases", "node-b", "kube-node-lease")["spec"]["renewTime"]
-    )
-    before = lease("node-b", renewed.timestamp() - 600)
-    cluster.change("coordination.k8s.io/v1/leases", "node-b", "kube-node-lease", {"spec": before["spec"]})
+    renewed = cluster.find(LEASES, "node-b", "kube-node-lease")["spec"]["renewTime"]
+    before = lease("node-b", parse_time(renewed) - 600)
+    cluster.change(LEASES, "node-b", "kube-node-lease", {"spec": before["spec"]})
 
 
 def lose_a_node(cluster: Cluster) -> None:
@@ -167,19 +165,19 @@ ASKED_FOR = (
           kill_for_memory),
     Fault("Kueue waits for the job's own workload", "kueue", "externalFrameworks: got BertPretrainJob",
           lambda it: change_frameworks(it, "pod]", f"pod]\n  externalFrameworks: [{OUR_KIND}]")),
-    Fault("Pod Security forbids what the profile asks for", "pod-security", "enforces restricted, and job bert/",
+    Fault("Pod Security forbids what the profile asks for", "pod-security", "enforces restricted, and network",
           lock_memory),
     Fault("a quota leaves no room", "quotas", "gpu: 8 of 64 are left, and job bert/waiting needs 16",
           fill_quota),
     Fault("a webhook fails closed with nobody behind it", "webhooks", "kueue-webhook-service has no ready endpoint",
           lambda it: it.remove("discovery.k8s.io/v1/endpointslices", "kueue-webhook-service-1", KUEUE)),
-    Fault("a claim that one node may mount, for two workers", "claims", "is ReadWriteOnce; allowed: ReadWriteMany",
+    Fault("a claim that one node may mount, for two workers", "claims", "bert/bert is ReadWriteOnce; allowed:",
           share_with_nobody),
     Fault("a claim of a storage class that is not there", "storage-classes", "storageClassName: got fast; allowed:",
           name_no_class),
     Fault("an image that no node can pull", "image-pulls", "ImagePullBackOff of registry.example.com/nlp/trainer",
           fail_to_pull),
-    Fault("no node has the profile's GPUs", "node-fit", "asks for nvidia.com/gpu 8, and the largest of its 2 nodes",
+    Fault("no node has the profile's GPUs", "node-fit", "asks for nvidia.com/gpu 8, and the largest of 2 nodes has 0",
           lose_devices),
     Fault("a node's clock is ten minutes slow", "clocks", "Node node-b: its clock is", set_clock_back),
 )  # fmt: skip
@@ -194,7 +192,7 @@ FURTHER = (
     Fault("a ClusterQueue is not active", "queues", "bert is not active (FlavorNotFound)", deactivate_queue),
     Fault("an image takes eight minutes", "image-pulls", "a node took 494 s to pull it", pull_slowly),
     Fault("a node does not answer", "nodes", "Node node-b is not ready: Kubelet stopped", lose_a_node),
-    Fault("nobody answers for names", "names", "kube-system/kube-dns has no ready endpoint",
+    Fault("nobody answers for names", "names", "none of the Services kube-system/kube-dns",
           lambda it: it.remove("discovery.k8s.io/v1/endpointslices", "kube-dns-1", "kube-system")),
     Fault("nothing enforces NetworkPolicies", "network-policies", "no network plugin is known here",
           lambda it: it.remove("apps/v1/daemonsets", "calico-node", "kube-system")),

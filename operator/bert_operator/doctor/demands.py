@@ -70,6 +70,18 @@ def find_demands(snapshot: Snapshot) -> Iterator[Demand]:
         yield _demand(owner, namespace_of(job), merge(own, profile), is_waiting=phase in _WAITING)
 
 
+def find_placed(snapshot: Snapshot) -> Iterator[tuple[Demand, str]]:
+    """Yield the jobs with their namespace, and the default profile with those where there are none yet."""
+    default = snapshot.settings.document.get("defaultProfile") if snapshot.settings else None
+    with_jobs = {namespace_of(job) for job in snapshot.items("jobs")}
+    for demand in find_demands(snapshot):
+        if demand.namespace:
+            yield demand, demand.namespace
+        elif demand.owner == f"profile {default}":
+            # Jobs say themselves what they ask for, the profile included.
+            yield from ((demand, name) for name in snapshot.watched_namespaces() if name not in with_jobs)
+
+
 def merge(own: Json, profile: Json) -> Json:
     """Return a job's spec with what its profile adds."""
     merged = {**profile, **{key: value for key, value in own.items() if value is not None}}

@@ -114,7 +114,7 @@ def gather(reader: Reader, *, namespace: str = "", is_before: bool = False) -> S
             more = {name: source for name, source in _following(snapshot).items() if source is not None}
             found = pool.map(lambda source: read(reader, source, namespace), more.values())
             snapshot = replace(snapshot, listings={**listings, **dict(zip(more, found, strict=True))})
-        services = sorted({DNS, *(place for _, _, place in closed_services(snapshot))})
+        services = sorted({*DNS, *(place for _, _, place in closed_services(snapshot))})
         slices = list(pool.map(lambda place: read(reader, _slices_of(place), ""), services))
     return replace(
         snapshot,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -14,6 +14,17 @@ _UNITS = {"": Fraction(1), "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m"
 _UNITS |= {unit: Fraction(1000**power) for power, unit in enumerate("kMGTPE", start=1)}
 _UNITS |= {f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", start=1)}
 _RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:[-+].*)?")
+
+
+SHOWN = 3
+"""Names of a list in a sentence."""
+
+
+def some(names: Iterable[str], shown: int = SHOWN) -> str:
+    """Return the first few names, and how many more there are; each once, in their order."""
+    found = list(dict.fromkeys(names))
+    listed = ", ".join(found[:shown])
+    return f"{listed} and {len(found) - shown} more" if len(found) > shown else listed
 
 
 def dig(document: Any, *keys: str | int) -> Any:

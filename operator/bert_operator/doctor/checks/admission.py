@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bert_operator.doctor.finding import Finding, error
-from bert_operator.doctor.objects import Json, dig, entries, mapping, name_of
+from bert_operator.doctor.objects import Json, entries, mapping, name_of, some
 from bert_operator.doctor.snapshot import Snapshot
 
 OUR_REQUESTS = {
@@ -45,19 +45,38 @@ def _sees_jobs(webhook: Json) -> bool:
 
 def check_webhooks(snapshot: Snapshot) -> Iterator[Finding]:
     """See whether whoever has to agree to pods and jobs can be asked."""
+    labels = {name_of(item): mapping(item, "metadata", "labels") for item in snapshot.items("namespaces")}
+    with_jobs = {place: labels[place] for place in snapshot.job_namespaces() if place in labels}
     for configuration, webhook, service in closed_services(snapshot):
         if snapshot.endpoints.get(service, 0) > 0:
             continue
-        namespaces = _whose(webhook)
+        selector = mapping(webhook, "namespaceSelector")
+        seen = [place for place, own in with_jobs.items() if selects(selector, own)]
+        if with_jobs and not seen:
+            continue  # other people's
+        where = f" in {some(seen)}" if seen else ""
         yield error(
             f"{configuration}, webhook {webhook.get('name')}: fails closed, and its Service {service} has no ready "
             "endpoint",
-            f"the API server refuses new jobs and pods{namespaces} while it cannot be asked",
+            f"the API server refuses new jobs and pods{where} while it cannot be asked",
             f"kubectl -n {service.partition('/')[0]} get pods, and repair it; only where it is no longer wanted: "
             f"kubectl delete {configuration.split()[0].lower()} {configuration.split()[1]}",
         )
 
 
-def _whose(webhook: Json) -> str:
-    selector = dig(webhook, "namespaceSelector")
-    return " of the namespaces that its namespaceSelector matches" if selector else ""
+def selects(selector: Json, labels: Json) -> bool:
+    """Return whether a label selector takes an object with these labels; an empty one takes all."""
+    if any(labels.get(key) != value for key, value in mapping(selector, "matchLabels").items()):
+        return False
+    for term in entries(selector, "matchExpressions"):
+        value, values = labels.get(term.get("key")), term.get("values") or []
+        is_there = value is not None
+        answers = {
+            "In": value in values,
+            "NotIn": value not in values,
+            "Exists": is_there,
+            "DoesNotExist": not is_there,
+        }
+        if not answers.get(str(term.get("operator")), True):
+            return False
+    return True

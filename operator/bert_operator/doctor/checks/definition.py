@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bert_operator.doctor.finding import Finding, error, warning
-from bert_operator.doctor.objects import Json, condition, entries, mapping
+from bert_operator.doctor.objects import Json, condition, entries, mapping, some
 from bert_operator.doctor.snapshot import Snapshot
 from bert_operator.names import API_GROUP, API_VERSION
 
 NAME = f"bertpretrainjobs.{API_GROUP}"
 _APPLY = "kubectl apply --server-side -f deploy/kustomize/base/crd.yaml of the operator's release"
-_SHOWN = 4
 
 
 def check_definition(snapshot: Snapshot) -> Iterator[Finding]:
@@ -35,13 +34,13 @@ def check_definition(snapshot: Snapshot) -> Iterator[Finding]:
     has = frozenset(field_paths(mapping(schema, "schema", "openAPIV3Schema", "properties", "spec"), "spec"))
     if missing := _outermost(snapshot.fields - has):
         yield error(
-            f"CustomResourceDefinition {NAME} is of another release: it lacks {_some(missing)}, of {snapshot.release}",
+            f"CustomResourceDefinition {NAME} is of another release: it lacks {some(missing)}, of {snapshot.release}",
             "kubectl apply refuses jobs with these fields, or the API server drops them without a word",
             _APPLY,
         )
     if more := _outermost(has - snapshot.fields):
         yield warning(
-            f"CustomResourceDefinition {NAME} has fields that {snapshot.release} does not know: {_some(more)}",
+            f"CustomResourceDefinition {NAME} has fields that {snapshot.release} does not know: {some(more)}",
             "an operator of that release calls jobs with them Invalid; this doctor does not know them either",
             "run the doctor, and the operator, of the release whose definition it is",
         )
@@ -54,12 +53,6 @@ def field_paths(schema: Json, path: str) -> Iterator[str]:
         yield from field_paths(field, f"{path}.{name}")
     if items := mapping(schema, "items"):
         yield from field_paths(items, f"{path}[]")
-
-
-def _some(paths: list[str]) -> str:
-    """Return the first few of them, and how many more there are."""
-    shown = ", ".join(paths[:_SHOWN])
-    return f"{shown} and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else shown
 
 
 def _outermost(paths: frozenset[str]) -> list[str]:

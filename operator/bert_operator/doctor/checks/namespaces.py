@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
 
-from bert_operator.doctor.demands import Demand, find_demands
+from bert_operator.doctor.demands import Demand, find_demands, find_placed
 from bert_operator.doctor.finding import Finding, error
-from bert_operator.doctor.objects import amount, dig, mapping, name_of, namespace_of, place_of, render_amount
+from bert_operator.doctor.objects import amount, dig, mapping, name_of, namespace_of, place_of, render_amount, some
 from bert_operator.doctor.snapshot import Snapshot
 
 ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -17,30 +18,20 @@ _STRICTNESS = {"privileged": 0, "baseline": 1, "restricted": 2}
 def check_pod_security(snapshot: Snapshot) -> Iterator[Finding]:
     """See whether the standard of each namespace allows what its jobs, and the default profile, ask for."""
     levels = {name_of(item): dig(item, "metadata", "labels", ENFORCE) for item in snapshot.items("namespaces")}
-    default = snapshot.settings.document.get("defaultProfile") if snapshot.settings else None
-    for demand in find_demands(snapshot):
-        if demand.namespace:
-            places = [demand.namespace]
-        elif demand.owner == f"profile {default}":
-            # Of a namespace with jobs they say themselves what they ask for, the profile included.
-            places = [name for name in snapshot.watched_namespaces() if not _has_jobs(snapshot, name)]
-        else:
-            places = []
-        for place in places:
-            level = str(levels.get(place) or "privileged")
-            for path, allowed in demand.privileges:
-                if _STRICTNESS.get(level, 0) > _STRICTNESS[allowed]:
-                    yield error(
-                        f"Namespace {place} enforces {level}, and {demand.owner} asks for {path}, which "
-                        f"{allowed} is the strictest standard to allow",
-                        "its pods are refused: the job is Blocked with PodSecurityViolated",
-                        f"remove {path} (a claim in place of nfs and hostPath), or kubectl label namespace {place} "
-                        f"--overwrite {ENFORCE}={allowed}",
-                    )
-
-
-def _has_jobs(snapshot: Snapshot, namespace: str) -> bool:
-    return any(namespace_of(job) == namespace for job in snapshot.items("jobs"))
+    asked: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
+    for demand, place in find_placed(snapshot):
+        level = str(levels.get(place) or "privileged")
+        for path, allowed in demand.privileges:
+            if _STRICTNESS.get(level, 0) > _STRICTNESS[allowed]:
+                asked[place, level, path, allowed].append(demand.owner)
+    for (place, level, path, allowed), owners in asked.items():
+        yield error(
+            f"Namespace {place} enforces {level}, and {path}, which {allowed} is the strictest standard to allow, is "
+            f"asked for by {some(owners)}",
+            "their pods are refused: such a job is Blocked with PodSecurityViolated",
+            f"remove {path} (a claim in place of nfs and hostPath), or kubectl label namespace {place} "
+            f"--overwrite {ENFORCE}={allowed}",
+        )
 
 
 def check_quotas(snapshot: Snapshot) -> Iterator[Finding]:

@@ -8,8 +8,8 @@ from bert_operator.doctor.finding import Finding, error, note
 from bert_operator.doctor.objects import dig, name_of
 from bert_operator.doctor.snapshot import Snapshot
 
-DNS = "kube-system/kube-dns"
-"""The Service of names, called like this in every distribution that is known, whatever answers behind it."""
+DNS = ("kube-system/kube-dns", "kube-system/coredns", "openshift-dns/dns-default")
+"""What the Service of names is called, whatever answers behind it; one of them is enough."""
 
 ENGINES = (
     "anetd", "antrea-agent", "aws-node", "azure-npm", "calico-node", "canal", "cilium", "kindnet",
@@ -22,9 +22,9 @@ _BUILT_IN = ("+k3s", "+rke2")
 
 def check_names(snapshot: Snapshot) -> Iterator[Finding]:
     """See whether somebody answers for names, by which workers find each other."""
-    if snapshot.endpoints.get(DNS, 0) == 0:
+    if not any(snapshot.endpoints.get(service) for service in DNS):
         yield error(
-            f"Service {DNS} has no ready endpoint",
+            f"nobody answers for names: none of the Services {', '.join(DNS)} has a ready endpoint",
             "launchers do not find their workers: attempts fail after mpi.workerWaitSeconds",
             "kubectl -n kube-system get pods -l k8s-app=kube-dns, and repair CoreDNS",
         )

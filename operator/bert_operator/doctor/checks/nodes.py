@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
 
 from bert_operator.doctor.demands import Demand, find_demands
 from bert_operator.doctor.finding import Finding, error, note, warning
-from bert_operator.doctor.objects import Json, amount, condition, dig, entries, mapping, name_of, render_amount
+from bert_operator.doctor.objects import Json, amount, condition, dig, entries, mapping, name_of, render_amount, some
 from bert_operator.doctor.snapshot import Snapshot
 from bert_operator.timestamps import parse_time
 
-SKEW_S = 5.0
-"""Seconds by which a node's clock may differ. A Lease is renewed within 0.1 s; the server's time is cut to 1 s."""
+SKEW_S = 10.0
+"""Seconds by which a node's clock may differ: the server's time is cut to whole ones, and a busy one answers late."""
 OWN_SKEW_S = 30.0
 """Seconds by which this machine's may: ages on the screen are then wrong, and tokens may be refused."""
 
@@ -38,30 +39,34 @@ def check_nodes(snapshot: Snapshot) -> Iterator[Finding]:
 def check_fit(snapshot: Snapshot) -> Iterator[Finding]:
     """See whether some node could hold a worker of every profile and of every job that has not ended."""
     nodes = [node for node in snapshot.items("nodes") if not dig(node, "spec", "unschedulable")]
+    homeless: dict[str, list[str]] = defaultdict(list)
+    too_large: dict[tuple[str, Fraction, Fraction, int], list[str]] = defaultdict(list)
     for demand in find_demands(snapshot):
         chosen = [node for node in nodes if _has_labels(node, demand)]
         if not chosen:
-            labels = ",".join(f"{key}={value}" for key, value in sorted(demand.node_selector.items()))
-            problem = f"{demand.owner}, nodeSelector: no node has the labels {labels or '(there are no nodes)'}"
-            remedy = f"kubectl get nodes -l '{labels}' must list some: correct the profile, or label the nodes"
-            yield error(problem, "its workers stay Pending (Unschedulable), unless an autoscaler adds nodes", remedy)
+            homeless[",".join(f"{key}={value}" for key, value in sorted(demand.node_selector.items()))].append(
+                demand.owner
+            )
             continue
         for resource, wanted in demand.worker.items():
-            most = max((amount(dig(node, "status", "allocatable", resource)) for node in chosen), default=Fraction(0))
+            most = max(amount(dig(node, "status", "allocatable", resource)) for node in chosen)
             if most < wanted:
-                yield _too_small(demand, resource, wanted=wanted, most=most, count=len(chosen))
-
-
-def _too_small(demand: Demand, resource: str, *, wanted: Fraction, most: Fraction, count: int) -> Finding:
-    asked, has = render_amount(resource, wanted), render_amount(resource, most)
-    remedy = f"lower it in the {demand.owner.split()[0]}, or use larger nodes"
-    if "/" in resource and most == 0:
-        remedy = f"no device plugin offers {resource}: kubectl get pods -A | grep device-plugin, and correct the name"
-    return error(
-        f"{demand.owner}: a worker asks for {resource} {asked}, and the largest of its {count} nodes has {has}",
-        "its workers stay Pending (Unschedulable), unless an autoscaler adds nodes",
-        remedy,
-    )
+                too_large[resource, wanted, most, len(chosen)].append(demand.owner)
+    why = "workers stay Pending (Unschedulable), unless an autoscaler adds nodes"
+    for labels, owners in homeless.items():
+        problem = f"no node has the labels {labels or '(there are no nodes)'}, which {some(owners)} asks for"
+        yield error(
+            problem, why, f"kubectl get nodes -l '{labels}' must list some: correct nodeSelector, or label nodes"
+        )
+    for (resource, wanted, most, count), owners in too_large.items():
+        asked, has = render_amount(resource, wanted), render_amount(resource, most)
+        problem = f"a worker asks for {resource} {asked}, and the largest of {count} nodes has {has}: {some(owners)}"
+        remedy = "lower it in the profile or job, or use larger nodes"
+        if "/" in resource and most == 0:
+            remedy = (
+                f"no device plugin offers {resource}: kubectl get pods -A | grep device-plugin, or correct the name"
+            )
+        yield error(problem, why, remedy)
 
 
 def _has_labels(node: Json, demand: Demand) -> bool:

@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
-from bert_operator.doctor.demands import Demand, find_demands
+from bert_operator.doctor.demands import Demand, find_placed
 from bert_operator.doctor.finding import Finding, error, warning
-from bert_operator.doctor.objects import Json, dig, name_of, namespace_of, place_of
+from bert_operator.doctor.objects import Json, dig, name_of, namespace_of, place_of, some
 from bert_operator.doctor.snapshot import Snapshot
 
 SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
 
 
-def _used(snapshot: Snapshot) -> Iterator[tuple[Demand, str, str]]:
-    """Yield who mounts which claim of which namespace; the default profile in namespaces without jobs, too."""
-    default = snapshot.settings.document.get("defaultProfile") if snapshot.settings else None
-    with_jobs = {namespace_of(job) for job in snapshot.items("jobs")}
-    for demand in find_demands(snapshot):
-        places = [demand.namespace] if demand.namespace else []
-        if demand.owner == f"profile {default}":
-            places = [name for name in snapshot.watched_namespaces() if name not in with_jobs]
-        for place in places:
-            for claim in sorted(demand.claims):
-                yield demand, place, claim
+def _used(snapshot: Snapshot) -> dict[tuple[str, str], list[Demand]]:
+    """Return who mounts which claim: by its namespace and name."""
+    found: dict[tuple[str, str], list[Demand]] = defaultdict(list)
+    for demand, place in find_placed(snapshot):
+        for claim in sorted(demand.claims):
+            found[place, claim].append(demand)
+    return found
 
 
 def check_claims(snapshot: Snapshot) -> Iterator[Finding]:
     """See whether every claim that a job mounts exists, is bound, and can be mounted by all of its pods."""
     claims = {(namespace_of(item), name_of(item)): item for item in snapshot.items("claims")}
     classes = {name_of(item): item for item in snapshot.items("storage classes")}
-    for demand, place, name in _used(snapshot):
+    for (place, name), demands in _used(snapshot).items():
         claim = claims.get((place, name))
         if claim is None:
-            there = ", ".join(known for home, known in sorted(claims) if home == place) or "none"
+            there = some(known for home, known in sorted(claims) if home == place) or "none"
             yield error(
-                f"{demand.owner}: mounts the claim {place}/{name}, which does not exist; the namespace has: {there}",
+                f"claim {place}/{name} does not exist, and {some(demand.owner for demand in demands)} mounts it; the "
+                f"namespace has: {there}",
                 "its pods stay Pending",
                 "create the claim (deploy/kustomize/overlays/gpu-nfs/volumes.yaml is one), or correct the name",
             )
             continue
         modes = set(dig(claim, "spec", "accessModes") or [])
-        if demand.workers > 1 and not modes & SHARED:
+        many = [demand.owner for demand in demands if demand.workers > 1]
+        if many and not modes & SHARED:
             yield error(
-                f"{demand.owner}: {demand.workers} workers mount the claim {place}/{name}, which is "
-                f"{', '.join(sorted(modes))}; allowed: ReadWriteMany",
+                f"claim {place}/{name} is {', '.join(sorted(modes))}; allowed: ReadWriteMany, since several workers "
+                f"mount it: {some(many)}",
                 "workers on a second node cannot mount it, and stay Pending; checkpoints need one file system for all",
                 "make a claim with accessModes [ReadWriteMany] of a file share (NFS, CephFS, Azure Files, EFS, "
                 "Filestore), and name it in the job or profile",
@@ -74,7 +73,7 @@ def _binding(claim: Json, classes: dict[str, Json]) -> Iterator[Finding]:
 def check_classes(snapshot: Snapshot) -> Iterator[Finding]:
     """See whether claims that wait name a class that there is."""
     classes = {name_of(item): item for item in snapshot.items("storage classes")}
-    used = {(place, name) for _, place, name in _used(snapshot)}
+    used = _used(snapshot)
     for claim in snapshot.items("claims"):
         if (namespace_of(claim), name_of(claim)) not in used or dig(claim, "status", "phase") != "Pending":
             continue
