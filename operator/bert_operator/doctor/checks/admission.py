@@ -69,7 +69,7 @@ def selects(selector: Json, labels: Json) -> bool:
     if any(labels.get(key) != value for key, value in mapping(selector, "matchLabels").items()):
         return False
     for term in entries(selector, "matchExpressions"):
-        value, values = labels.get(term.get("key")), term.get("values") or []
+        value, values = labels.get(str(term.get("key"))), term.get("values") or []
         is_there = value is not None
         answers = {
             "In": value in values,
