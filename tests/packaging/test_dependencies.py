@@ -69,7 +69,8 @@ def test_the_lock_file_leaves_the_choice_of_index_to_the_machine() -> None:
 def test_the_extra_of_a_package_names_everything_that_it_imports(half: str) -> None:
     names = {canonicalize_name(requirement.name) for requirement in declared(half)}
     # Horovod's wheel is built by tools/horovod_wheel.sh, so no extra can name it; pydantic pins its own core.
-    modules = imported_modules(ROOT / half / f"bert_{half}") - {"horovod", "pydantic_core"}
+    # kubectl bert plot --png alone draws with matplotlib, and says so where it is missing.
+    modules = imported_modules(ROOT / half / f"bert_{half}") - {"horovod", "pydantic_core", "matplotlib"}
     distributions = packages_distributions()
     unnamed = [
         module
