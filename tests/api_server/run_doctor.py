@@ -75,7 +75,9 @@ def write_page(trials: Sequence[Trial]) -> None:
     """Put the table into the page, between its marks."""
     before, _, rest = PAGE.read_text().partition(MARKS[0])
     _, _, after = rest.partition(MARKS[1])
-    rows = [f"| {trial.fault.words} | `{trial.fault.check}` | {trial.said[0]} |" for trial in trials if trial.said]
+    # On one line, and in one cell.
+    texts = [(trial.fault, " ".join(trial.said[0].split()).replace("|", "\\|")) for trial in trials if trial.said]
+    rows = [f"| {fault.words} | `{fault.check}` | {text} |" for fault, text in texts]
     table = "\n".join(["| fault | check | what it says |", "| --- | --- | --- |", *rows])
     PAGE.write_text(f"{before}{MARKS[0]}\n{table}\n{MARKS[1]}{after}")
 

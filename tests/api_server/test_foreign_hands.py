@@ -59,6 +59,10 @@ def count_children(api: Api) -> int:
     return sum(len(api.list(resource, labelSelector=JOB_LABEL)) for resource in RESOURCES.values())
 
 
+def suspension(spec: Json) -> bool:
+    return bool(spec.get("runPolicy", spec).get("suspend"))
+
+
 CHANGES = (remove_owner, overwrite_label, overwrite_every_label, remove_label, remove_every_label)
 
 
@@ -120,3 +124,20 @@ def test_a_child_that_others_have_changed_before_it_ran_is_the_jobs_own(
     wait_until(
         lambda: operator.figure('known_objects{kind="children"}') <= count_children(api), 20, "no more to be known"
     )
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_finds_the_child_that_an_operator_before_created_and_others_have_changed(
+    workers: int, api: Api, namespace: str, jobs: Jobs, operator: OperatorProcess
+) -> None:
+    """Until a child starts the status does not name it: one whose label is gone is known by its name alone."""
+    jobs.create("bert", workers=workers)
+    name = "bert-a1" if workers > 1 else "bert-a1-training"
+    wait_until(lambda: api.list("v1/pods", namespace), 20, "its pods")
+    operator.kill()
+    overwrite_label(api, namespace, workers)
+    jobs.change("bert", runPolicy={"suspend": True}).expect()
+    operator.start()
+    jobs.wait_phase("bert", "Stopped")
+    left = api.get(RESOURCES[workers], name, namespace)
+    assert left.status == 404 or suspension(left.body["spec"]), left.body

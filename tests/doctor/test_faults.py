@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 import pytest
 
-from bert_operator.doctor.catalog import Outcome
+from bert_operator.doctor.catalog import CHECKS, Check, Outcome, examine
 from bert_operator.doctor.command import run
 from bert_operator.doctor.finding import Finding, Level
 from bert_operator.doctor.report import Report
+from bert_operator.doctor.snapshot import Snapshot
 from doctor_cluster import MemoryCluster
 from doctor_faults import ASKED_FOR, FURTHER, Fault
 
@@ -89,3 +91,12 @@ def test_what_a_tenant_has_named_controls_no_terminal_and_begins_no_line() -> No
     report = Report([Outcome("images", (finding,))])
     assert all(line.isprintable() for line in report.lines()), report.lines()
     assert max(map(len, report.lines())) < 600
+
+
+def test_a_check_that_cannot_read_an_object_is_not_called_well_and_ends_no_other() -> None:
+    def break_down(_: Snapshot) -> Iterator[Finding]:
+        raise TypeError("unhashable type: 'list'")
+
+    broken, *others = examine(Snapshot({}), (Check("broken", break_down, ()), CHECKS[0]))
+    assert "TypeError" in broken.missing[0]
+    assert [outcome.check for outcome in others] == [CHECKS[0].name]

@@ -44,7 +44,7 @@ def pod(phase: str = "Running", owner: str = "uid-bert-a1-training") -> Json:
 
 
 def problems(document: Json, *children: Json, pods: tuple[Json, ...] = (), memory: Memory | None = None) -> list[str]:
-    return find_problems(Snapshot((document,), children, (), pods), memory or Memory())
+    return find_problems(Snapshot((document,), children, (), (), pods), memory or Memory())
 
 
 BLOCKED = [{"type": "Blocked", "status": "True", "reason": "QuotaExceeded"}]
@@ -110,7 +110,7 @@ def test_what_may_not_be_is_told(document: Json, children: list[Json], pods: lis
 )
 def test_what_never_goes_back_is_remembered(before: Json, now: Json, words: str) -> None:
     memory = Memory()
-    remember(Snapshot((job(**before) if "phase" in before else job("Running", **before),), (), (), ()), memory)
+    remember(Snapshot((job(**before) if "phase" in before else job("Running", **before),), (), (), (), ()), memory)
     after = job(**now) if "phase" in now else job("Running", **now)
     assert any(words in text for text in problems(after, *([child()] if "phase" not in now else []), memory=memory))
 

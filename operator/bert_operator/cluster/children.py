@@ -32,7 +32,7 @@ from bert_operator.render.children import render_child
 from bert_operator.render.frozen import Frozen
 from bert_operator.state.observed import Blocker, Child
 from bert_operator.state.plan import Plan
-from bert_operator.state.runs import ChildSpec, run_placement
+from bert_operator.state.runs import run_placement
 
 Document = dict[str, Any]
 
@@ -184,15 +184,15 @@ class Children:
         else:
             self._index.drop_uid(record.kind, ref.namespace, record.name, record.uid)
 
-    async def find_by_name(self, job: BertPretrainJob, summary: JobSummary, wanted: ChildSpec) -> None:
+    async def find_by_name(self, job: BertPretrainJob, summary: JobSummary, run: str, attempt: int) -> None:
         """Find the child of an attempt that is in the status and was never seen.
 
         A run of this operator before may have created it, and others may have changed its labels since. Its name tells
         which attempt it is, and its owner whose.
         """
-        is_mpi = run_placement(job.spec, wanted.run).workers > 1
+        is_mpi = run_placement(job.spec, run).workers > 1
         kind: ChildKind = "MPIJob" if is_mpi else "Job"
-        name = names.child_name(job.ref.name, wanted.run, wanted.attempt, is_mpi=is_mpi)
+        name = names.child_name(job.ref.name, run, attempt, is_mpi=is_mpi)
         try:
             answer = await self._api.get(path_of(kind, job.ref.namespace, name))
         except ApiError as error:
@@ -201,7 +201,7 @@ class Children:
             return
         if _controller_uid(answer) == summary.uid:
             uid = answer["metadata"]["uid"]
-            record = ChildRecord(job.ref.name, summary.uid, kind, name, uid, wanted.run, wanted.attempt)
+            record = ChildRecord(job.ref.name, summary.uid, kind, name, uid, run, attempt)
             self._created[job.ref] = record
             self._index.find_again({**answer, "kind": kind}, record)
 

@@ -37,7 +37,7 @@ from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.cluster.status_writer import CONFLICT_PAUSE_S, EventSink, StatusMetrics, StatusWriter
 from bert_operator.cluster.work_queue import Requeue
 from bert_operator.errors import InvalidJob
-from bert_operator.names import JobRef
+from bert_operator.names import PREPARE_RUN, TRAINING_RUN, JobRef
 from bert_operator.state.observed import Blocker, Child, Observed
 from bert_operator.state.plan import Plan, plan
 from bert_operator.state.runs import run_placement
@@ -233,13 +233,17 @@ class Reconciler:
         # Before anything is asked: jobs may wait for hours, and each looks every few seconds.
         if makes_another and step.status == status and self._children.waits_for_room(job.ref, summary.uid):
             raise Requeue(RETRY_S)
-        if makes_another or _finds_a_loss(status, step.status):
+        # Of a run of this operator before, which has ended before the status named the child, and with its label gone.
+        has_no_child = _stops(status, step.status) and not self._children.own(job.ref, summary)
+        if makes_another or has_no_child or _finds_a_loss(status, step.status):
             # A stale cache looks like a lost child: the watch on jobs and the one on children are not ordered against
             # each other. Ask the API server before a second child is created beside the first, in the same output
             # folder. A first child needs no question, since its status is written against the version that was read.
             await self._children.refresh(job.ref, summary)
             if step.create is not None and step.create.attempt == status.attempt:
-                await self._children.find_by_name(job, summary, step.create)
+                await self._children.find_by_name(job, summary, step.create.run, status.attempt)
+            for run in (PREPARE_RUN, TRAINING_RUN) if has_no_child else ():
+                await self._children.find_by_name(job, summary, run, status.attempt)
             step = plan(job, self._observe(job, summary, status), self._now_s())
             # So is that of every further attempt. Only where the number of one is used again nothing is written.
             if step.create is not None and step.status == status and await self._statuses.is_outdated(job.ref, summary):
@@ -377,6 +381,10 @@ class Reconciler:
         # must not requeue the job for ever.
         moments = [step.requeue_after_s, *settling, *unwatched, *(moment + 1.0 for moment in silent if moment > -1.0)]
         return min((moment for moment in moments if moment is not None), default=None)
+
+
+def _stops(before: JobStatus, after: JobStatus) -> bool:
+    return after.phase == "Stopped" and before.phase != "Stopped" and before.attempt > 0
 
 
 def _finds_a_loss(before: JobStatus, after: JobStatus) -> bool:

@@ -96,4 +96,9 @@ def examine(snapshot: Snapshot, checks: tuple[Check, ...] = CHECKS) -> list[Outc
 def _examine(snapshot: Snapshot, check: Check) -> Outcome:
     listings = (snapshot.listings.get(kind) for kind in check.needs)
     missing = tuple(dict.fromkeys(listing.missing for listing in listings if listing and listing.missing))
-    return Outcome(check.name, missing=missing) if missing else Outcome(check.name, tuple(check.find(snapshot)))
+    if missing:
+        return Outcome(check.name, missing=missing)
+    try:
+        return Outcome(check.name, tuple(check.find(snapshot)))
+    except Exception as problem:  # objects may hold anything: one check must not take the others' answers along
+        return Outcome(check.name, missing=(f"objects that it can read, not {type(problem).__name__}: {problem}",))
