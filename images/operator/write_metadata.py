@@ -1,4 +1,4 @@
-"""Tell Python of the distribution whose code was copied into the image, so that the operator knows its version.
+"""Tell Python of the distribution whose code was copied into the image: its version and its licence.
 
 python3 write_metadata.py PYPROJECT
 """
@@ -12,4 +12,5 @@ project = tomllib.loads(pathlib.Path(sys.argv[1]).read_text())["project"]
 name, version = project["name"], project["version"]
 folder = pathlib.Path(sysconfig.get_path("purelib"), f"{name.replace('-', '_')}-{version}.dist-info")
 folder.mkdir()
-(folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+text = f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\nLicense-Expression: {project['license']}\n"
+(folder / "METADATA").write_text(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import sysconfig
 from email.message import Message
@@ -126,3 +127,14 @@ def test_what_metadata_means(headers: dict[str, str], expected: str) -> None:
 )
 def test_what_is_allowed(expression: str, allowed: bool) -> None:
     assert is_allowed(expression) is allowed
+
+
+def test_an_image_states_the_licence_of_the_operator_itself(tmp_path: Path) -> None:
+    python = tmp_path / "environment/bin/python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "environment"], check=True)
+    script = ROOT / "images/operator/write_metadata.py"
+    subprocess.run([python, "-I", script, ROOT / "pyproject.toml"], check=True)
+    (folder,) = tmp_path.rglob("*.dist-info")
+    metadata = PathDistribution(folder).metadata
+    assert isinstance(metadata, Message)
+    assert (metadata["Name"], is_allowed(state_licence(metadata))) == ("bert-pretrain-operator", True)
