@@ -86,12 +86,15 @@ def test_a_job_is_submitted_watched_paused_and_ended(
         assert kinds[:4] == ["BertPretrainJob", "ConfigMap", "MPIJob", "Job"]
         kubelet.fates[2] = kubelet.succeed
         assert bert("wait", "bert", "--timeout=90s").output == "bert Succeeded  attempt 2\n"
-    reasons = [line.split() for line in bert("events", "bert").output.splitlines()[1:]]
-    told = {word for words in reasons for word in words}
-    assert {"AttemptStarted", "StoppedOnRequest", "AllStagesDone", "BertPretrainJob/bert", "MPIJob/bert-a2"} <= told
-    answer = bert("suspend", "bert")
-    assert (answer.code, "has ended as Succeeded" in answer.remarks) == (2, True)
-    assert bert("delete", "bert").output == f"{namespace}/bert: deleted; its files stay in claim results, runs/bert\n"
+        reasons = [line.split() for line in bert("events", "bert").output.splitlines()[1:]]
+        told = {word for words in reasons for word in words}
+        assert {"AttemptStarted", "StoppedOnRequest", "AllStagesDone", "BertPretrainJob/bert", "MPIJob/bert-a2"} <= told
+        answer = bert("suspend", "bert")
+        assert (answer.code, "has ended as Succeeded" in answer.remarks) == (2, True)
+        # Pods that were bound wait for their kubelet, and the job for them.
+        assert (
+            bert("delete", "bert").output == f"{namespace}/bert: deleted; its files stay in claim results, runs/bert\n"
+        )
     assert bert("status", "bert").code == 3
 
 
