@@ -21,6 +21,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_lies_there_is_refused_by_name(tmp_path: Path, kind: str) -> None:
     make, words = KINDS[kind]

@@ -127,6 +127,7 @@ def test_records_become_hdf5_and_records_again_with_the_same_fields(tmp_path: Pa
     assert path.stat().st_mtime_ns == before
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_a_note_speaks_for_its_own_file_alone(tmp_path: Path) -> None:
     path = write(tmp_path / "training_0.tfrecord")
     header = read_header(path)

@@ -69,6 +69,7 @@ def test_a_cased_model_that_went_on_with_another_programs_shards_is_exported_cas
     ],
     ids=["cased", "lower-case", "no truth value", "unsaid", "hostile"],
 )
+@pytest.mark.usefixtures("no_collection")
 def test_the_weights_that_a_run_began_with_say_it(
     session: Session, tmp_path: Path, settings: str, expected: bool
 ) -> None:

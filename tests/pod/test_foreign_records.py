@@ -86,6 +86,7 @@ def test_a_program_is_known_by_its_name(program: tuple[str, ...], is_ours: bool,
     assert found == RecordSource("uid-1", "2", is_ours)
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("text", ["", "{", "[" * 5000, "[]", '{"job": []}', '{"job": {"uid": 1}}', None])
 def test_a_run_configuration_that_cannot_be_read_is_left_to_the_program(text: str | None, tmp_path: Path) -> None:
     config = tmp_path / "run.json"

@@ -169,6 +169,7 @@ def test_what_no_trainer_writes_is_refused(tmp_path: Path, name: str, content: s
     assert not (folder / "report.html").exists()
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_a_file_of_brackets_is_no_filled_mask(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     (folder / "filled-masks.json").write_text("[" * 100_000)

@@ -185,6 +185,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 DAMAGE = [b"{", b"", b"[1]", b"null", b'"text"', b"\xff\xfe", b"[" * 100_000]
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: repr(damage[:6]))
 @pytest.mark.parametrize("name", ["run.json", "run-config.json"])
 def test_a_damaged_file_is_named_with_a_remedy_that_works(tmp_path: Path, name: str, damage: bytes) -> None:

@@ -50,6 +50,7 @@ def test_a_missing_field_is_named_with_those_that_are_there(tmp_path: Path) -> N
         ("[" * 100_000, "not JSON"),
     ],
 )
+@pytest.mark.usefixtures("no_collection")
 def test_a_wrong_line_is_named(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"text": "one."}}\n{line}\n')

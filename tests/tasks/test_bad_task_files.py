@@ -136,6 +136,7 @@ def test_a_list_of_ids_that_names_no_pair_of_mrpc_is_refused(tmp_path: Path) -> 
         ("[" * 200_000, "train-v1.1.json: not a JSON document"),
     ],
 )
+@pytest.mark.usefixtures("no_collection")
 def test_what_is_no_squad_1_1_is_named(tmp_path: Path, document: object, said: str) -> None:
     assert said in refusal("squad", squad(tmp_path, document))
 
@@ -249,6 +250,7 @@ def test_a_file_that_the_stage_does_not_name_is_asked_for(tmp_path: Path, name: 
         (b'{"text": "a", "label": 1.0}\n', ".jsonl", "train.jsonl:1: 'label' is 1.0; allowed: a label"),
     ],
 )
+@pytest.mark.usefixtures("no_collection")
 def test_a_table_that_is_none_is_named(tmp_path: Path, content: bytes, suffix: str, said: str) -> None:
     assert said in table_refusal(tmp_path, content, suffix=suffix)
 

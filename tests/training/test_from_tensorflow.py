@@ -91,6 +91,7 @@ def test_a_vocabulary_beside_it_must_be_the_run_s(tmp_path: Path, dataset: Path,
         open_session(tmp_path / "second", dataset, checkpoint)
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("content", ["[" * 100_000, "[]", "{", json.dumps({"num_attention_heads": 3})])
 def test_settings_that_are_none_or_others_are_refused_by_name(
     tmp_path: Path, dataset: Path, checkpoint: Path, content: str
