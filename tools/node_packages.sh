@@ -10,7 +10,7 @@ set -euo pipefail
 declare -A package_of=(
     [containerd]=containerd [ctr]=containerd [runc]=runc [iptables]=iptables [conntrack]=conntrack [ip]=iproute2
     [gcc]=gcc [buildah]=buildah [skopeo]=skopeo [debootstrap]=debootstrap [fuse-overlayfs]=fuse-overlayfs [socat]=socat
-    [nft]=nftables
+    [nft]=nftables [openssl]=openssl
 )
 
 missing=()

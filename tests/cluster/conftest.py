@@ -2,6 +2,7 @@
 
 ``cluster``: one for the whole run, with mpi-operator and the operator in it: the one-node cluster of this machine, or
 the one that ``KUBECONFIG`` names (job_cluster.py). Where neither can be had, every test is skipped and says why.
+``enforcer``: enforces NetworkPolicies there from the first job on; None where that is the reader's own cluster.
 ``data``: a restricted namespace with a volume, the pod that reads it, and the dataset of training_job.
 ``whole``: the run in it that nothing happens to. ``fresh``: makes further namespaces, which end with their file.
 ``say``: prints a line that is seen without -s: times, mostly.
@@ -17,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from job_cluster import JobCluster, Namespace, running_cluster
-from node import build_images, missing_tools
+from node import BRIDGE_ADDRESS, build_images, missing_tools
+from policy_enforcer import PolicyEnforcer
 from real_jobs import DATA_JOB, WITHIN_REACH, RealJob, data_job, training_job
 
 HERE = Path(__file__).parent
@@ -60,7 +62,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
 
 
 @pytest.fixture(scope="session")
-def data(cluster: JobCluster) -> Iterator[Namespace]:
+def enforcer(cluster: JobCluster) -> Iterator[PolicyEnforcer | None]:
+    """Every job trains under its NetworkPolicy, as far as the stand-in is one of a network plugin."""
+    if cluster.node is None or not PolicyEnforcer.is_possible():
+        yield None
+        return
+    with PolicyEnforcer(cluster.node.api, BRIDGE_ADDRESS) as enforcer:
+        yield enforcer
+
+
+@pytest.fixture(scope="session")
+def data(cluster: JobCluster, enforcer: PolicyEnforcer | None) -> Iterator[Namespace]:
     """The namespace of most tests, with a dataset on its volume."""
     namespace = cluster.make_namespace("jobs")
     namespace.make_claim()
@@ -80,7 +92,7 @@ def whole(data: Namespace) -> RealJob:
 
 
 @pytest.fixture(scope="module")
-def fresh(cluster: JobCluster) -> Iterator[Callable[[str, str], Namespace]]:
+def fresh(cluster: JobCluster, enforcer: PolicyEnforcer | None) -> Iterator[Callable[[str, str], Namespace]]:
     """Makes namespaces: name, Pod Security standard."""
     made: list[Namespace] = []
 

@@ -20,6 +20,7 @@ from bert_operator.render.frozen import freeze
 from bert_operator.render.network_policy import render_network_policy
 from child_cases import IMAGE
 from cluster_api import wait_until
+from policy_enforcer import read_pods
 from policy_stand_in import Pod, matches, translate
 from sample_job import sample_document
 
@@ -204,6 +205,42 @@ def test_what_the_settings_allow_besides_is_reached(node: Node) -> None:
     node.enforce(policy("mine", rule))
     assert node.reaches("worker", "stranger", TRACKER)
     assert not node.reaches("worker", "stranger", MPI)
+
+
+def test_the_stand_in_knows_a_port_by_the_name_that_the_pod_gives_it() -> None:
+    ingress = [{"ports": [{"protocol": "TCP", "port": name} for name in ("http", "other")]}]
+    spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": ingress}
+    named = {"metadata": {"name": "a", "namespace": "demo"}, "spec": spec}
+    pod = Pod(address="10.0.0.1", labels={}, namespace="demo", ports={"http": 8080})
+    rules = translate([named], [pod], node=NODE)
+    assert "tcp dport 8080 return" in rules
+    assert rules.count("tcp dport") == 1
+
+
+def test_the_stand_in_forgets_the_address_of_a_pod_that_has_ended() -> None:
+    """The next pod may get it, and would be held by the policies of the first."""
+
+    def pod(name: str, phase: str, **spec: Any) -> dict[str, Any]:
+        ports = [{"name": "http", "containerPort": 8080}, {"containerPort": 9400}]
+        return {
+            "metadata": {"name": name, "namespace": "demo", "labels": {"app": name}},
+            "spec": {"containers": [{"ports": ports}, {}], **spec},
+            "status": {"phase": phase, "podIP": "10.0.0.1"},
+        }
+
+    pods = [pod("b", "Running"), pod("c", "Succeeded"), pod("d", "Failed"), pod("e", "Running", hostNetwork=True)]
+    pods.append({**pod("f", "Pending"), "status": {"phase": "Pending"}})
+    namespaces = [{"metadata": {"name": "demo", "labels": {"team": "1"}}}]
+    assert read_pods(pods, namespaces) == [
+        Pod(
+            address="10.0.0.1",
+            labels={"app": "b"},
+            namespace="demo",
+            namespace_labels={"team": "1"},
+            ports={"http": 8080},
+            name="b",
+        )
+    ]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ REMEDIES = {
     "mpirun": "make setup",
     "kubectl": "tools/control_plane/build.sh kubectl, and its folder in PATH",
     **dict.fromkeys(("buildah", "conntrack", "containerd", "ctr", "debootstrap", "gcc", "iptables"), NODE),
-    **dict.fromkeys(("runc", "skopeo", "/usr/lib/cni/bridge"), NODE),
+    **dict.fromkeys(("nft", "openssl", "runc", "skopeo", "/usr/lib/cni/bridge"), NODE),
     **dict.fromkeys(("BERT_TEST_INTEL_MPI", "BERT_TEST_MPICH", "BERT_TEST_OPEN_MPI_4"), OTHER_MPI),
     "BERT_TEST_ORT": "make test-ort",
     "BERT_TEST_TENSORFLOW": "make test-tensorflow",

@@ -2,10 +2,10 @@
 
 It shows what a policy lets through and what not, on one node, with IPv4; it is no plugin. Differences that matter here:
 it keeps no state, so an answer is told by TCP's flags, and for UDP by the port that a question may go to (of pods that
-are isolated in both directions); policies and pods are those of the moment in which it was asked; named ports are not
-known. Source of the meaning: NetworkPolicySpec of
-networking.k8s.io/v1. A pod that a policy selects is isolated in that direction; what any of its policies allows passes;
-both ends have to allow a packet; what a pod's own node sends or receives always passes.
+are isolated in both directions); policies and pods are those of the moment in which it was asked
+(policy_enforcer.py asks again and again); ports have names on the way in only. Source of the meaning: NetworkPolicySpec
+of networking.k8s.io/v1. A pod that a policy selects is isolated in that direction; what any of its policies allows
+passes; both ends have to allow a packet; what a pod's own node sends or receives always passes.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ class Pod:
     labels: Mapping[str, str]
     namespace: str = "default"
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
+    ports: Mapping[str, int] = field(default_factory=dict)
+    """Those of its containers that have names."""
+    name: str = ""
 
 
 def matches(selector: Document, labels: Mapping[str, str]) -> bool:
@@ -56,9 +59,9 @@ def translate(policies: Sequence[Document], pods: Sequence[Pod], *, node: str) -
             selecting = _selecting(policies, pod, direction)
             if not selecting:
                 continue
-            allowed = [text for policy in selecting for text in _rules(policy, direction, pods)]
+            allowed = [text for policy in selecting for text in _rules(policy, direction, pods, pod)]
             asked = _selecting(policies, pod, mirror)
-            answers = [text for policy in asked for text in _rules(policy, mirror, pods, is_answer=True)]
+            answers = [text for policy in asked for text in _rules(policy, mirror, pods, pod, is_answer=True)]
             chain = f"{direction}_{number}"
             lines += [f"  chain {chain} {{", *(f"    {rule}" for rule in [*allowed, *answers, "drop"]), "  }"]
             jumps[side].append(f"    ip {side} {pod.address} jump {chain}")
@@ -71,6 +74,11 @@ def translate(policies: Sequence[Document], pods: Sequence[Pod], *, node: str) -
     return "\n".join(lines) + "\n"
 
 
+def is_isolated(policies: Sequence[Document], pod: Pod) -> bool:
+    """Tell whether any policy selects a pod."""
+    return any(_selecting(policies, pod, direction) for direction in ("egress", "ingress"))
+
+
 def _selecting(policies: Sequence[Document], pod: Pod, direction: str) -> list[Document]:
     return [
         policy
@@ -81,8 +89,10 @@ def _selecting(policies: Sequence[Document], pod: Pod, direction: str) -> list[D
     ]
 
 
-def _rules(policy: Document, direction: str, pods: Sequence[Pod], *, is_answer: bool = False) -> Iterator[str]:
-    """Yield a rule for every peer and port. is_answer: for what comes back, of UDP alone."""
+def _rules(
+    policy: Document, direction: str, pods: Sequence[Pod], own: Pod, *, is_answer: bool = False
+) -> Iterator[str]:
+    """Yield a rule for every peer and port. own: the pod that is isolated. is_answer: for what comes back, of UDP."""
     to_peer = (direction == "egress") != is_answer
     side, port_side = ("daddr" if to_peer else "saddr"), ("sport" if is_answer else "dport")
     for rule in policy["spec"].get(direction, []):
@@ -103,13 +113,18 @@ def _rules(policy: Document, direction: str, pods: Sequence[Pod], *, is_answer: 
                 if "port" not in port:
                     yield f"{address}meta l4proto {protocol} return"
                     continue
+                number = own.ports.get(port["port"]) if isinstance(port["port"], str) else port["port"]
+                if number is None:  # no container of the pod calls a port so
+                    continue
                 last = f"-{port['endPort']}" if "endPort" in port else ""
-                yield f"{address}{protocol} {port_side} {port['port']}{last} return"
+                yield f"{address}{protocol} {port_side} {number}{last} return"
 
 
 def _addresses(peer: Document, policy: Document, pods: Sequence[Pod], side: str) -> Iterator[str]:
     if "ipBlock" in peer:
         block = peer["ipBlock"]
+        if ":" in block["cidr"]:  # IPv6
+            return
         left_out = block.get("except", [])
         yield block["cidr"] + (f" ip {side} != {{ {', '.join(left_out)} }}" if left_out else "")
         return

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -167,6 +167,28 @@ class Api:
             )
 
         wait_until(is_served, timeout_s, f"CustomResourceDefinition {name} to be established")
+
+    def watch(self, resource: str, version: str, *, seconds: int, namespace: str = "") -> Iterator[Json]:
+        """Yield what happens to the objects of a kind since a version, as {type, object}, for so many seconds.
+
+        Raises:
+            OSError: no answer, or another one than a watch; or it broke off.
+        """
+        query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(seconds)}
+        target = f"{self.url}{path_of(resource, '', namespace)}?{urlencode(query)}"
+        try:
+            response = self._pool.request("GET", target, headers=self._headers, preload_content=False)
+            try:
+                if response.status != 200:
+                    raise OSError(f"watch of {resource}: {response.status}")
+                begun = b""
+                for part in response.stream():
+                    *whole, begun = (begun + part).split(b"\n")
+                    yield from map(json.loads, whole)
+            finally:
+                response.release_conn()
+        except HTTPError as problem:
+            raise OSError(f"watch of {resource}: {problem}") from problem
 
     # Below that.
 

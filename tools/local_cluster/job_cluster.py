@@ -93,7 +93,7 @@ class JobCluster:
         """Install CRD, rights and operator as they are shipped, and wait until it is ready; folder: to write into."""
         folder.mkdir(parents=True, exist_ok=True)
         name, _, tag = self.operator_image.rpartition(":")
-        text = yaml.safe_dump({"trainerImage": self.trainer_image, **(settings or {})})
+        text = yaml.safe_dump({"trainerImage": self.trainer_image, "jobNetworkPolicy": True, **(settings or {})})
         patch = [{"op": "replace", "path": "/data/settings.yaml", "value": text}]
         overlay = {
             "resources": [os.path.relpath(ROOT / "deploy/kustomize/base", folder)],

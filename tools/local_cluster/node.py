@@ -31,11 +31,17 @@ NETWORK_NAME = "bert-operator-test"
 PAUSE_IMAGE = "bert-operator.test/pause:1"
 NODE_NAME = "node-1"
 
+TOOLS = (
+    "containerd", "ctr", "runc", "iptables", "conntrack", "ip", "gcc", "buildah", "skopeo", "debootstrap", "openssl",
+)  # fmt: skip
+
 POD_LOG_LINKS = Path("/var/log/containers")
 CNI_RESULTS = Path("/var/lib/cni/results")
 SHIM_SOCKETS = Path("/run/containerd/s")
 """Where kubelet, containerd's network library and its shims write whatever folder they are given."""
 
+KUBELET_CLIENT = "kubelet-client.pem"
+"""Key and certificate by which kubelet knows the API server."""
 PAUSE_SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 
 
@@ -154,6 +160,10 @@ class Cluster(ControlPlane):
         import_pause(self, folder)
         self.node_parts[3].start()
 
+    def _write_secrets(self) -> None:
+        super()._write_secrets()
+        make_client_certificate(self.folder / KUBELET_CLIENT)
+
     def api_server_arguments(self) -> list[str]:
         """Reachable from pods, and able to find the node by its address."""
         changed = {
@@ -166,6 +176,8 @@ class Cluster(ControlPlane):
             *kept,
             *(f"{name}={value}" for name, value in changed.items()),
             "--kubelet-preferred-address-types=InternalIP",
+            f"--kubelet-client-certificate={self.folder / KUBELET_CLIENT}",
+            f"--kubelet-client-key={self.folder / KUBELET_CLIENT}",
         ]
 
     def controller_manager_arguments(self) -> list[str]:
@@ -213,8 +225,7 @@ def missing_tools() -> str:
         return "a node needs root: network bridge, mounts and control groups"
     if other := next((name for name in ("kubelet", "k3s") if is_running(name)), None):
         return f"{other} runs here; a second cluster would take its rules of iptables away"
-    tools = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "gcc", "buildah", "skopeo", "debootstrap")
-    missing = [tool for tool in tools if shutil.which(tool) is None]
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     missing += [] if Path("/usr/lib/cni/bridge").exists() else ["/usr/lib/cni/bridge"]
     return f"not installed: {', '.join(missing)}; tools/node_packages.sh installs them" if missing else ""
 
@@ -235,7 +246,7 @@ def write_node_files(folder: Path, kubeconfig: Path) -> dict[str, Path]:
         "folder": folder, "kubeconfig": kubeconfig, "address": BRIDGE_ADDRESS, "bridge": BRIDGE,
         "pod_network": POD_NETWORK, "network_name": NETWORK_NAME, "dns_domain": DNS_DOMAIN, "node_name": NODE_NAME,
         "pause_image": PAUSE_IMAGE, "kubelet_port": kubelet_port, "healthz_port": healthz_port,
-        "proxy_port": proxy_port, "metrics_port": metrics_port,
+        "proxy_port": proxy_port, "metrics_port": metrics_port, "client": folder / KUBELET_CLIENT,
     }  # fmt: skip
     (folder / "cni").mkdir(exist_ok=True)
     files = {
@@ -270,6 +281,15 @@ def import_pause(cluster: Cluster, folder: Path) -> None:
     archive.unlink(missing_ok=True)
     run(["buildah", "push", "-q", PAUSE_IMAGE, f"docker-archive:{archive}:{PAUSE_IMAGE}"], environment)
     cluster.import_image(archive)
+
+
+def make_client_certificate(path: Path) -> None:
+    """Write a new key with a certificate of an administrator that it signs itself; whom it is shown trusts the file."""
+    path.touch(mode=0o600)
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    subject = ["-subj", "/O=system:masters/CN=kube-apiserver"]
+    run(["openssl", "req", "-x509", *key, *subject, "-keyout", str(path), "-out", f"{path}.crt"])
+    path.write_bytes(path.read_bytes() + Path(f"{path}.crt").read_bytes())
 
 
 def make_bridge() -> None:
