@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bert_operator.api.schema.status import Phase
-from bert_operator.cluster import service
-from bert_operator.cluster.metrics import Metrics
+from bert_operator.cluster.metric_table import METRICS
 from bert_operator.render import names
-from bert_trainer.output import metrics as trainer_metrics
+from bert_trainer.output.gauges import GAUGES, PREFIX, RANK_GAUGES
 from manifests import KUSTOMIZE, Json, parse
 
 MONITORING = KUSTOMIZE / "components/monitoring"
@@ -26,11 +24,8 @@ def rules() -> list[Json]:
 
 
 def known_metrics() -> set[str]:
-    """Return the names that the operator and rank 0 serve; some the operator's parts register when they start."""
-    families = list(Metrics().registry.collect())
-    found = {family.name + ("_total" if family.type == "counter" else "") for family in families}
-    found |= set(re.findall(r'"(bert_operator_\w+)"', Path(service.__file__).read_text()))
-    return found | {f"bert_trainer_{name}" for name in trainer_metrics._GAUGES}
+    """Return the names that operator and rank 0 serve, as tests/metrics/test_reference.py makes sure."""
+    return {*METRICS, *(PREFIX + name for name in (*GAUGES, *RANK_GAUGES))}
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])

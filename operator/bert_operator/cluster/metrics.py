@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 
 from bert_operator.api.schema.conditions import FailureReason
+from bert_operator.cluster.metric_table import METRICS, Described
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -33,42 +34,26 @@ class Metrics:
     def __init__(self) -> None:
         """Start all counters at zero."""
         self.registry = CollectorRegistry()
-        self._reconciles = Counter("bert_operator_reconciles", "Reconciles.", ["result"], registry=self.registry)
-        self._reconcile_seconds = Histogram(
-            "bert_operator_reconcile_seconds",
-            "Seconds per reconcile.",
-            buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
-            registry=self.registry,
-        )
-        self._queue_seconds = Histogram(
-            "bert_operator_queue_wait_seconds",
-            "Seconds that a job waits in the queue.",
-            buckets=(0.001, 0.01, 0.1, 1, 10, 60, 300),
-            registry=self.registry,
-        )
-        self._attempts = Counter("bert_operator_attempts", "Children created, by run.", ["run"], registry=self.registry)
-        self._failures = Counter(
-            "bert_operator_attempt_failures", "Failed attempts, by cause.", ["kind", "reason"], registry=self.registry
-        )
-        self._dropped = Counter(
-            "bert_operator_events_dropped", "Kubernetes Events that could not be written.", registry=self.registry
-        )
-        self._refused_records = Counter(
-            "bert_operator_progress_records_refused",
-            "Lines of logs that start like progress records and cannot be parsed.",
-            registry=self.registry,
-        )
-        self._watch_events = Counter(
-            "bert_operator_watch_events", "Objects that watches delivered.", ["kind"], registry=self.registry
-        )
-        self._resyncs = Gauge(
-            # The name is public, the alerts use it: it stays although a sweep is called a resync now.
-            "bert_operator_last_sweep_timestamp_seconds",
-            "When the last resync finished: a comparison of known jobs with a fresh list.",
-            registry=self.registry,
-        )
+        self._reconciles = self._counter("bert_operator_reconciles_total")
+        self._reconcile_seconds = self._histogram("bert_operator_reconcile_seconds")
+        self._queue_seconds = self._histogram("bert_operator_queue_wait_seconds")
+        self._attempts = self._counter("bert_operator_attempts_total")
+        self._failures = self._counter("bert_operator_attempt_failures_total")
+        self._dropped = self._counter("bert_operator_events_dropped_total")
+        self._refused_records = self._counter("bert_operator_progress_records_refused_total")
+        self._watch_events = self._counter("bert_operator_watch_events_total")
+        found = METRICS["bert_operator_last_sweep_timestamp_seconds"]
+        self._resyncs = Gauge("bert_operator_last_sweep_timestamp_seconds", found.text, registry=self.registry)
         # A counter that appears with its first failure has no rate() before the second.
         self._done, self._failed = (self._reconciles.labels(result) for result in ("done", "failed"))
+
+    def _counter(self, name: str) -> Counter:
+        found = METRICS[name]
+        return Counter(name.removesuffix("_total"), found.text, found.labels, registry=self.registry)
+
+    def _histogram(self, name: str) -> Histogram:
+        found = METRICS[name]
+        return Histogram(name, found.text, found.labels, registry=self.registry, buckets=found.buckets)
 
     def waited(self, seconds: float) -> None:
         """A job waited this long until a worker took it."""
@@ -103,10 +88,15 @@ class Metrics:
         """A resync finished."""
         self._resyncs.set(now_s)
 
-    def add_view(self, read: Callable[[], Mapping[str, float]], name: str, text: str, label: str) -> None:
-        """Register a gauge whose values are computed at every scrape. read: returns a value by the label's value."""
+    def add_view(self, name: str, read: Callable[[], Mapping[str, float]]) -> None:
+        """Register a gauge whose values are computed at every scrape.
+
+        Args:
+            name: In the table; a gauge with one label or none.
+            read: Returns a value by the label's value.
+        """
         # Computed at the scrape: lags and waiting times grow without any event that could set a gauge.
-        self.registry.register(_View(read, name, text, label))
+        self.registry.register(_View(name, METRICS[name], read))
 
     def render(self) -> bytes:
         """Return the page that Prometheus scrapes."""
@@ -116,11 +106,11 @@ class Metrics:
 class _View:
     """A gauge that is computed at every scrape."""
 
-    def __init__(self, read: Callable[[], Mapping[str, float]], name: str, text: str, label: str) -> None:
-        self._read, self._name, self._text, self._label = read, name, text, label
+    def __init__(self, name: str, described: Described, read: Callable[[], Mapping[str, float]]) -> None:
+        self._name, self._described, self._read = name, described, read
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        family = GaugeMetricFamily(self._name, self._text, labels=[self._label] if self._label else [])
+        family = GaugeMetricFamily(self._name, self._described.text, labels=self._described.labels)
         for value, figure in self._read().items():
-            family.add_metric([value] if self._label else [], figure)
+            family.add_metric([value] if self._described.labels else [], figure)
         yield family

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import uvloop
@@ -221,24 +221,15 @@ class _Service:
             await asyncio.sleep(_WAIT_FOR_API_S)
 
     def _register_gauges(self) -> None:
-        metrics = self._metrics
-        metrics.add_view(
-            self._watch_lags_s,
-            "bert_operator_watch_lag_seconds",
-            "Seconds for which a watch has not delivered a change, or has been silent.",
-            "kind",
-        )
-        metrics.add_view(
-            lambda: {"": self._queue.depth}, "bert_operator_queue_depth", "Jobs that wait to be reconciled.", ""
-        )
-        metrics.add_view(
-            lambda: {"": self._queue.oldest_s()},
-            "bert_operator_queue_oldest_seconds",
-            "Seconds for which the oldest job has waited or is being reconciled.",
-            "",
-        )
-        metrics.add_view(self._index.count, "bert_operator_known_objects", "Objects in memory.", "kind")
-        metrics.add_view(self._index.count_phases, "bert_operator_jobs", "Jobs, by phase.", "phase")
+        views: Mapping[str, Callable[[], Mapping[str, float]]] = {
+            "bert_operator_watch_lag_seconds": self._watch_lags_s,
+            "bert_operator_queue_depth": lambda: {"": self._queue.depth},
+            "bert_operator_queue_oldest_seconds": lambda: {"": self._queue.oldest_s()},
+            "bert_operator_known_objects": self._index.count,
+            "bert_operator_jobs": self._index.count_phases,
+        }
+        for name, read in views.items():
+            self._metrics.add_view(name, read)
 
 
 async def _is_served(api: ApiClient, path: str, resource: str) -> bool:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
-from bert_trainer.config.finetuning import MISMATCHED
 from bert_trainer.config.run_config import LoggingConfig
 from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.output.gauges import EVALUATION, GAUGES, ON_THE_LINE, ON_THE_LINE_UNLESS_ZERO, PREFIX, RANK_GAUGES
 from bert_trainer.output.progress import Reporter, Value
 from bert_trainer.system.atomic_files import disk_errors, open_no_link
 
@@ -35,74 +35,6 @@ Record = dict[str, Value]
 OfRanks = Mapping[str, Sequence[float | None]]
 """Figures of every rank, by name; None where a rank has none."""
 NOTHING_OF_RANKS: OfRanks = MappingProxyType({})
-
-_GAUGES = {
-    "step": "Optimizer steps taken in the current stage.",
-    "epoch": "Passes over the training rows in the current run of a finetune stage.",
-    "loss": "Loss of the last logging interval: masked-LM plus next-sentence, or the task's, in nats or squared error.",
-    "mlm_accuracy": "Share of masked tokens predicted correctly in the last logging interval.",
-    "nsp_accuracy": "Share of sentence pairs classified correctly in the last logging interval.",
-    "learning_rate": "Learning rate of the last step.",
-    "gradient_norm": "Global gradient norm of the last step, before clipping.",
-    "sequences_per_s": "Sequences trained per second, over all ranks.",
-    "real_tokens_per_s": "Tokens without padding trained per second, over all ranks.",
-    "reduction_s": "Seconds that summing gradients over ranks took per step, the slowest rank's.",
-    "reduction_exposed_s": "Seconds per step that gradient reduction took after the backward pass, the slowest rank's.",
-    "token_imbalance": "Real tokens of the busiest rank over the mean of all ranks, 1 if they are equal.",
-    "memory_bytes": "Memory of the largest rank: resident set, or the most that tensors took on a GPU.",
-    "unhealthy_findings": "Findings of training health in the current stage: not finite, spikes, a low loss scale.",
-    "skipped_steps": "Steps of the current stage whose update was not applied, overflows of fp16 included.",
-    "left_out_steps": "Steps of the current stage whose samples were left out by a rollback.",
-    "rollbacks": "Times that the run has gone back to a checkpoint.",
-    "data_wait_share": "Share of the last logging interval that ranks waited for their batches, in [0, 1].",
-    "checkpoint_seconds": "Seconds that the latest checkpoint took to reach the disk.",
-    "shards_left_out": "Shards that the current stage goes on without, since they could not be used.",
-    "remaining_s": "Expected seconds until the current stage ends.",
-    "evaluation_step": "Optimizer steps of the stage at its latest evaluation.",
-    "evaluation_mlm_accuracy": "Share of masked tokens predicted correctly in the latest evaluation.",
-    "evaluation_nsp_accuracy": "Share of sentence pairs classified correctly in the latest evaluation.",
-    "evaluation_mlm_loss": "Masked-LM loss of the latest evaluation, in nats.",
-    "evaluation_seconds": "Seconds that the latest evaluation took.",
-    "evaluation_accuracy": "Accuracy of a fine-tuned model in the latest evaluation.",
-    "evaluation_f1": "F1 of a fine-tuned model in the latest evaluation.",
-    "evaluation_matthews_correlation": "Matthews correlation of a fine-tuned model in the latest evaluation.",
-    "evaluation_spearman": "Spearman correlation of a fine-tuned model in the latest evaluation.",
-    "evaluation_pearson": "Pearson correlation of a fine-tuned model in the latest evaluation.",
-    "evaluation_exact_match": "Share of exact answers of a fine-tuned model in the latest evaluation.",
-    f"evaluation_accuracy{MISMATCHED}": "Accuracy on a second validation set in the latest evaluation.",
-}
-
-# Of every rank, with its number as a label.
-_RANK_GAUGES = {
-    "rank_score": "How many times as long as the median of the others a rank works in a step, without its waits.",
-    "rank_own_score": "How many times as long as in its best interval of the stage a rank works in a step.",
-}
-
-# The progress line stays short enough to read; everything else is in metrics.jsonl.
-_ON_THE_LINE = [
-    "stage",
-    "step",
-    "steps",
-    "seed",
-    "epoch",
-    "loss",
-    "mlm_accuracy",
-    "nsp_accuracy",
-    "learning_rate",
-    "micro_batch_size",
-    "sequences_per_s",
-    "real_tokens_per_s",
-    "shards_left_out",
-    "elapsed_s",
-    "remaining_s",
-    # Only while a rank is slow.
-    "slow_rank",
-    "slow_rank_host",
-    "slow_rank_score",
-    "slow_rank_intervals",
-    "slow_rank_s",
-]
-_ON_THE_LINE_UNLESS_ZERO = ["unhealthy_findings", "skipped_steps", "left_out_steps", "rollbacks"]
 
 _OF_EVERY_RECORD = {"event", "attempt", "attempt_uid", "run_s", "cpu_s"}
 
@@ -133,12 +65,11 @@ class MetricsWriter:
             # A registry of its own: the global one adds figures of Python, and refuses the same name in a second run.
             registry = CollectorRegistry()
             self._gauges = {
-                name: Gauge(f"bert_trainer_{name}", text, ["stage"], registry=registry)
-                for name, text in _GAUGES.items()
+                name: Gauge(PREFIX + name, found.text, ["stage"], registry=registry) for name, found in GAUGES.items()
             }
             self._gauges |= {
-                f"{name}s": Gauge(f"bert_trainer_{name}", text, ["stage", "rank"], registry=registry)
-                for name, text in _RANK_GAUGES.items()
+                f"{name}s": Gauge(PREFIX + name, found.text, ["stage", "rank"], registry=registry)
+                for name, found in RANK_GAUGES.items()
             }
             port = self.config.prometheus_port
             try:
@@ -164,7 +95,7 @@ class MetricsWriter:
         """Publish an evaluation; ``fields`` has at least the stage, and a step while that stage trains."""
         self.event("evaluated", **fields)
         step, rank = fields.get("step"), fields.get("rank")
-        figures = {f"evaluation_{name}": value for name, value in fields.items()}
+        figures = {EVALUATION + name: value for name, value in fields.items()}
         # Ranks that each train a model of their own have a curve each.
         curve = str(fields["stage"]) if rank is None else f"{fields['stage']}/rank{rank}"
         self._publish(str(fields["stage"]), None if step is None else int(step), figures, curve=curve)
@@ -236,8 +167,8 @@ class MetricsWriter:
 
 def _shown(fields: Record) -> Record:
     """Return what the progress line has of a record."""
-    unless_zero = {key: fields[key] for key in _ON_THE_LINE_UNLESS_ZERO if fields.get(key)}
-    return {key: fields.get(key) for key in _ON_THE_LINE} | unless_zero
+    unless_zero = {key: fields[key] for key in ON_THE_LINE_UNLESS_ZERO if fields.get(key)}
+    return {key: fields.get(key) for key in ON_THE_LINE} | unless_zero
 
 
 def _process_start_s() -> float:
