@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bert_operator.plugin.views.time_spent import OF_A_STAGE
 from bert_operator.state.progress import PREFIX, parse_progress_line
 from bert_operator.state.results import read_result
 from bert_trainer.output import progress as trainer
@@ -81,6 +82,21 @@ def test_an_evaluation_that_the_trainer_reports_becomes_a_result(tmp_path: Path)
         "trained_samples": "3000000",
         "target": "0.72",
     }
+
+
+def test_where_the_time_of_a_stage_went_is_on_the_line_for_those_without_the_volume(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), trainer.Reporter("uid-1", 2, stream))
+    times = {"data_wait_s": 12.5, "evaluation_s": 30.0, "checkpoint_s": 7.25}
+    writer.progress({"stage": "phase1", "step": 1, "steps": 9, "elapsed_s": 100.0, **times})
+    writer.progress({"stage": "phase1", "step": 2, "steps": 9, "elapsed_s": 101.0, **dict.fromkeys(times, 0.0)})
+    writer.close()
+    lines = [record for line in stream.getvalue().splitlines() if (record := parse_progress_line(line))]
+    assert [{name: line.number(name) for name in OF_A_STAGE} for line in lines] == [
+        times,
+        # A stage without evaluations and checkpoints does not speak of them.
+        {"data_wait_s": 0.0, "evaluation_s": None, "checkpoint_s": None},
+    ]
 
 
 def test_what_the_trainer_reports_of_fine_tuning_becomes_a_result(tmp_path: Path) -> None:

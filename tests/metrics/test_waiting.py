@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.model.batch import Batch
+from bert_trainer.output.metrics import read_metrics
 from bert_trainer.training.data_loader import SampleOrder, StageReader
 from in_process import progress_records, train
-from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, run_config, write_dataset
+from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, pretrain_stage, run_config, write_dataset
 
 DELAY_S = 0.5
 
@@ -51,6 +54,25 @@ def test_only_waiting_for_a_batch_that_is_not_there_counts(tmp_path: Path, monke
 
 def test_every_interval_says_which_share_of_it_was_waiting(tmp_path: Path) -> None:
     train(run_config(tmp_path / "run", write_dataset(tmp_path / "data")))
-    shares = [record["data_wait_share"] for record in progress_records(tmp_path / "run")]
+    records = progress_records(tmp_path / "run")
+    shares = [record["data_wait_share"] for record in records]
     assert len(shares) == 6
     assert all(isinstance(share, float) and 0 < share < 1 for share in shares)
+    waited_s = [share * record["interval_s"] for share, record in zip(shares, records, strict=True)]
+    # Added up from report to report, as elapsed_s is.
+    assert [record["data_wait_s"] for record in records] == pytest.approx(list(accumulate(waited_s)))
+
+
+def test_a_stage_says_how_long_it_has_stood_still(tmp_path: Path) -> None:
+    unset = {"max_samples": None, "shards": None, "data_range": None}
+    evaluation = {**unset, "every_steps": 2, "micro_batch_size": 8, "max_predictions_per_sequence": PREDICTIONS}
+    stage = pretrain_stage(evaluation=evaluation)
+    train(run_config(tmp_path / "run", write_dataset(tmp_path / "data"), stages=[stage]))
+    records: list[dict[str, Any]] = list(read_metrics(tmp_path / "run"))
+    *_, last = [record for record in records if record["event"] == "progress"]
+    # The third evaluation and the third checkpoint come behind the last report.
+    evaluated_s = [record["seconds"] for record in records if record["event"] == "evaluated"]
+    assert len(evaluated_s) == 3
+    assert sum(evaluated_s[:2]) <= last["evaluation_s"]
+    assert last["checkpoint_s"] > 0
+    assert last["data_wait_s"] + last["evaluation_s"] + last["checkpoint_s"] < last["elapsed_s"]

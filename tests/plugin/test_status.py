@@ -9,27 +9,115 @@ from typing import Any
 import pytest
 import yaml
 
-from bert_operator.plugin.job import Job, losses, read_pods, read_records
+from bert_operator.plugin.job import Job, losses, read_pods, read_records, read_timed_records
 from bert_operator.plugin.terminal import Ink
 from bert_operator.plugin.views.status_view import Seen, show_status
+from bert_operator.plugin.views.time_spent import TimeSpent, time_in_phases, time_of_attempt, time_of_stage
+from bert_operator.timestamps import render_time
 from kubectl_stand_in import KubectlStandIn, items, refuses, says
-from seen_jobs import NOW_S, job, pod, progress, record, running
+from seen_jobs import NOON, NOW_S, job, pod, progress, record, running
 
 GET = "get bertpretrainjobs.bert-operator.dev corpus"
 PODS = "get pods --selector bert-operator.dev/job=corpus"
 Golden = Callable[[str, str], None]
 
 
+def stamped(*lines: tuple[float, str]) -> list[str]:
+    """Return lines as ``kubectl logs --timestamps`` prints them; each with its seconds after eleven."""
+    return [f"{render_time(NOW_S - 3600 + after_s)[:-1]}.123456789Z {line}" for after_s, line in lines]
+
+
+ATTEMPT = stamped(
+    (90, record("stage_started", stage="phase1", steps=700)),
+    (1890, progress(200, 7.0, elapsed_s=1800, data_wait_s=90.5, evaluation_s=120)),
+    # It goes back to a checkpoint, and counts from there.
+    (1900, record("rolled_back", stage="phase1", step=100)),
+    (1910, record("stage_started", stage="phase1", steps=700)),
+    (3400, progress(400, 6.1, elapsed_s=1480, data_wait_s=60, checkpoint_s=30)),
+)
+PHASES = {
+    "phaseSince": "2026-01-01T11:00:30Z",
+    "phaseTimes": [
+        {"phase": "Queued", "run": "prepare", "seconds": 300},
+        {"phase": "Running", "run": "prepare", "seconds": 600},
+        {"phase": "Running", "run": "training", "seconds": 2400},
+        {"phase": "Pending", "run": "training", "seconds": 325},
+    ],
+}
+
+
+def spent_on(lines: list[str], **pod_is: Any) -> TimeSpent | None:
+    (ours,) = read_pods([pod("corpus-a3-launcher-x", **pod_is)])
+    return time_of_attempt(ours, read_timed_records(lines, Job(running())), is_whole=True)
+
+
+def test_the_time_of_an_attempt_is_shared_out_over_rollbacks_too() -> None:
+    spent = spent_on(ATTEMPT, state={"running": {"startedAt": "2026-01-01T11:00:40Z"}})
+    assert spent is not None
+    assert spent.seconds == pytest.approx(
+        {
+            "waiting for nodes and images": 40,
+            "start": 50,
+            "waiting for data": 150.5,
+            "evaluation": 120,
+            "checkpoints": 30,
+            "steps": 1800 - 90.5 - 120 + 1480 - 60 - 30,
+            "all else": 30,
+        },
+        abs=0.2,
+    )
+    assert spent.sentence() == (
+        "88% steps, 4% waiting for data, 4% evaluation, 1% start, 1% waiting for nodes and images, <1% checkpoints, "
+        "<1% all else; of 56:40 min of attempt 3 up to its newest report"
+    )
+
+
+def test_an_attempt_that_has_ended_is_told_to_its_end() -> None:
+    state = {"terminated": {"startedAt": "2026-01-01T11:00:40Z", "finishedAt": NOON, "exitCode": 0}}
+    spent = spent_on(ATTEMPT, phase="Succeeded", state=state)
+    assert spent is not None
+    assert (spent.total_s, spent.of) == (3600, "attempt 3 up to its end")
+
+
+@pytest.mark.parametrize("lines", [[], stamped((90, record("stage_started", stage="phase1", steps=700))), ["torn"]])
+def test_before_the_first_report_nothing_is_shared_out(lines: list[str]) -> None:
+    assert spent_on(lines) is None
+
+
+def test_without_the_log_the_status_tells_of_the_present_stage() -> None:
+    figures = [{"name": "elapsed_s", "value": "1000"}, {"name": "data_wait_s", "value": "50"}]
+    seen = time_of_stage(Job(running(progress={"step": 1, "metrics": figures})))
+    assert seen is not None
+    assert seen.sentence() == "95% steps, 5% waiting for data; of 16:40 min of this stage in attempt 3"
+    assert time_of_stage(Job(running(progress={"metrics": figures[:1]}))) is None, "a trainer that does not say"
+
+
+def test_all_attempts_are_told_by_the_phases_of_the_status() -> None:
+    spent = time_in_phases(Job(running(**PHASES)), NOW_S)
+    assert spent is not None
+    assert spent.seconds == {
+        "in the queue": 300,
+        "preparing (running)": 600,
+        "running": 2400 + 3570,
+        "waiting to start": 325,
+    }
+    assert time_in_phases(Job(running()), NOW_S) is None, "an operator that does not count"
+    ended = time_in_phases(Job(job(phase="Succeeded", phaseSince=NOON, phaseTimes=PHASES["phaseTimes"])), NOW_S + 9)
+    assert ended is not None
+    assert ended.total_s == 3625
+
+
 def shown(document: dict[str, Any], *pods: dict[str, Any], log: tuple[str, ...] = (), **how: Any) -> str:
     what = Job(document)
     curve = losses(read_records(log, what), what.status.get("stage"))
-    seen = Seen(job=what, pods=read_pods(pods), losses=curve, now_s=NOW_S)
+    seen = Seen(job=what, pods=read_pods(pods), losses=curve, spent=how.pop("spent", None), now_s=NOW_S)
     return "\n".join(show_status(seen, how.pop("ink", Ink()), **how)) + "\n"
 
 
 def test_a_running_job_shows_its_stages_figures_and_failures(golden: Golden) -> None:
     log = tuple(progress(step, 9.0 - step / 100) for step in range(10, 410, 10))
-    golden("plugin/status-running.txt", shown(running(), log=log))
+    spent = spent_on(ATTEMPT, state={"running": {"startedAt": "2026-01-01T11:00:40Z"}})
+    golden("plugin/status-running.txt", shown(running(**PHASES), log=log, spent=spent))
 
 
 def test_verbose_adds_pods_conditions_and_all_figures(golden: Golden) -> None:
@@ -139,12 +227,14 @@ def test_the_curve_comes_from_the_log_of_the_newest_attempt(
     kubectl.answer(GET, says(running()))
     older = pod("corpus-old", attempt=3, metadata={"creationTimestamp": "2025-12-31T00:00:00Z"})
     kubectl.answer(PODS, items(older, pod("corpus-a3-worker-0", role="worker"), pod("corpus-a3-launcher-x")))
-    kubectl.answer("logs corpus-a3-launcher-x", says("\n".join([progress(10, 9.0), progress(20, 8.0)])))
+    kubectl.answer(
+        "logs corpus-a3-launcher-x", says("\n".join(stamped((600, progress(10, 9.0)), (660, progress(20, 8.0)))))
+    )
     assert bert("status", "corpus") == 0
     assert "from 9 at step 10, to step 20" in capsys.readouterr().out
     assert kubectl.calls()[1:] == [
         f"--namespace team {PODS} -o json",
-        "--namespace team logs corpus-a3-launcher-x --container trainer --tail=4000",
+        "--namespace team logs corpus-a3-launcher-x --container trainer --tail=4000 --timestamps",
     ]
 
 

@@ -52,6 +52,10 @@ class Pod:
     """Why a container waits or how it ended badly."""
     created_s: float
     """Seconds since 1970."""
+    started_s: float | None = None
+    """When its container was started, likewise; None: not yet."""
+    ended_s: float | None = None
+    """When its container ended, likewise; None: not yet."""
 
     @property
     def has_log(self) -> bool:
@@ -208,7 +212,15 @@ def _read_pod(document: Json) -> Pod:
         has_started=any("running" in state or "terminated" in state for state in states),
         trouble=_trouble(status, [*(status.get("initContainerStatuses") or ()), *containers]),
         created_s=time_of(metadata.get("creationTimestamp")) or 0.0,
+        started_s=_first_time(states, "startedAt"),
+        ended_s=_first_time(states, "finishedAt"),
     )
+
+
+def _first_time(states: Sequence[Json], name: str) -> float | None:
+    """Return a time of the first container whose state tells it."""
+    found = (time_of((state.get("running") or state.get("terminated") or {}).get(name)) for state in states)
+    return next((time_s for time_s in found if time_s is not None), None)
 
 
 def _trouble(status: Json, containers: Iterable[Json]) -> str | None:
@@ -231,6 +243,18 @@ def read_records(lines: Iterable[str], job: Job) -> list[ProgressRecord]:
     """Return the records of a job among the lines of its logs; ranks may print those of another one."""
     found = (parse_progress_line(line) for line in lines)
     return [record for record in found if record is not None and record.job == job.uid]
+
+
+def read_timed_records(lines: Iterable[str], job: Job) -> list[tuple[float, ProgressRecord]]:
+    """Return the records of a job with their times (seconds since 1970), of a log that was read with timestamps."""
+    found = []
+    for line in lines:
+        stamp, _, text = line.partition(" ")
+        record = parse_progress_line(text)
+        written_s = None if record is None else time_of(stamp)
+        if record is not None and written_s is not None and record.job == job.uid:
+            found.append((written_s, record))
+    return found
 
 
 def losses(records: Iterable[ProgressRecord], stage: str | None) -> list[tuple[int, float]]:

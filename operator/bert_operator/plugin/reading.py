@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from bert_operator.errors import InputError
 from bert_operator.plugin.errors import ApiRefused
-from bert_operator.plugin.job import Job, Pod, losses, read_pods, read_records
+from bert_operator.plugin.job import Job, Pod, losses, read_pods, read_records, read_timed_records
 from bert_operator.plugin.kubectl import JOBS, Kubectl
 from bert_operator.plugin.views.status_view import Seen
+from bert_operator.plugin.views.time_spent import time_of_attempt, time_of_stage
 from bert_operator.render.names import CONTAINER, JOB_LABEL
 
 # Of a log: several thousand reports, and no more than a screen's sparkline can show.
@@ -59,18 +60,32 @@ def see(kubectl: Kubectl, name: str, now_s: float, where: str = "") -> Seen:
         pods = read_pods_of(kubectl, job)
     except ApiRefused as error:
         missing.append(f"pods: {first_line(error)}")
+    spent = time_of_stage(job)
     logged = [pod for pod in pods if pod.has_log and pod.has_started]
     if logged:
         try:
-            curve = losses(read_records(read_log(kubectl, job, logged[-1], tail=_TAIL), job), job.status.get("stage"))
+            lines = read_log(kubectl, job, logged[-1], tail=_TAIL, timestamps=True)
+            timed = read_timed_records(lines, job)
+            curve = losses((record for _, record in timed), job.status.get("stage"))
+            spent = time_of_attempt(logged[-1], timed, is_whole=len(lines) < _TAIL) or spent
         except ApiRefused as error:
             missing.append(f"loss curve: {first_line(error)}")
-    return Seen(job=job, pods=pods, losses=curve, missing=missing, now_s=now_s, where=where)
+    return Seen(job=job, pods=pods, losses=curve, spent=spent, missing=missing, now_s=now_s, where=where)
 
 
-def read_log(kubectl: Kubectl, job: Job, pod: Pod, *, tail: int | None = None) -> list[str]:
-    """Return the lines of a pod's log as far as it is there; with tail, the last ones. Raises ApiRefused."""
-    words = ["logs", pod.name, "--container", CONTAINER, *((f"--tail={tail}",) if tail is not None else ())]
+def read_log(kubectl: Kubectl, job: Job, pod: Pod, *, tail: int | None = None, timestamps: bool = False) -> list[str]:
+    """Return the lines of a pod's log as far as it is there. Raises ApiRefused.
+
+    Args:
+        kubectl: The way to the cluster.
+        job: Whose pod it is.
+        pod: With the log.
+        tail: Only so many lines, the last ones; None: all.
+        timestamps: With the time of each line before it, RFC 3339.
+    """
+    words = ["logs", pod.name, "--container", CONTAINER]
+    words += [f"--tail={tail}"] if tail is not None else []
+    words += ["--timestamps"] if timestamps else []
     return kubectl.within(job.namespace).call(*words).split("\n")
 
 

@@ -104,6 +104,7 @@ ON_THE_LINE = (
     "real_tokens_per_s",
     "shards_left_out",
     "elapsed_s",
+    "data_wait_s",
     "remaining_s",
     # Only while a rank is slow.
     "slow_rank",
@@ -112,7 +113,14 @@ ON_THE_LINE = (
     "slow_rank_intervals",
     "slow_rank_s",
 )
-ON_THE_LINE_UNLESS_ZERO = ("unhealthy_findings", "skipped_steps", "left_out_steps", "rollbacks")
+ON_THE_LINE_UNLESS_ZERO = (
+    "evaluation_s",
+    "checkpoint_s",
+    "unhealthy_findings",
+    "skipped_steps",
+    "left_out_steps",
+    "rollbacks",
+)
 
 
 def find_line(name: str) -> str:

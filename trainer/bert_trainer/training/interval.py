@@ -37,11 +37,11 @@ class Interval:
         self._stage_started_at_s = time.monotonic()
         self._stragglers = Stragglers(hosts)
         learner.own_work.take_s()  # what it did before is no part of this stage
-        self._waited_s = self._waited_before_s = 0.0
+        self._waited_s = self._all_waited_s = 0.0
+        self._evaluating_s = self._saving_s = 0.0
         self._clear()
 
     def _clear(self) -> None:
-        self._waited_before_s = self._waited_s
         self._sums: list[LossSums] = []
         self._masked = self._rows = self._tokens = self._most_tokens = 0
         self._reductions: list[ReductionTimes] = []
@@ -68,10 +68,19 @@ class Interval:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the time inside out of the interval: its throughput is that of training."""
+        """Leave an evaluation's time out of the interval, whose throughput is that of training, and add it up."""
         began_at_s = time.monotonic()
         yield
-        self._started_at_s += time.monotonic() - began_at_s
+        took_s = time.monotonic() - began_at_s
+        self._started_at_s += took_s
+        self._evaluating_s += took_s
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Add up the time that training stands still for a checkpoint; most of its writing happens beside the steps."""
+        began_at_s = time.monotonic()
+        yield
+        self._saving_s += time.monotonic() - began_at_s
 
     def set_data_wait(self, waited_s: float) -> None:
         """Set how long this rank has waited for batches since the stage began."""
@@ -105,10 +114,11 @@ class Interval:
                 self._rows,
                 self._tokens,
                 time.process_time(),
-                self._waited_s - self._waited_before_s,
+                self._waited_s,
             ]
         )
-        masked_lm, next_sentence, masked_correct, pairs_correct, masked, rows, tokens, cpu_s, waited_s = totals
+        masked_lm, next_sentence, masked_correct, pairs_correct, masked, rows, tokens, cpu_s, all_waited_s = totals
+        waited_s, self._all_waited_s = all_waited_s - self._all_waited_s, all_waited_s
         masked = max(masked, 1)  # rows without any prediction are allowed
         elapsed_s = max(now_s - self._started_at_s, 1e-9)
         total_steps = progress.data.total_steps
@@ -133,6 +143,10 @@ class Interval:
                 # For people to compare two runs; the checkpoint's manifest has all 64 digits.
                 "sample_hash": progress.sample_hash[:16],
                 "elapsed_s": now_s - self._stage_started_at_s,
+                # Where it went, added up like it: a reader of one line knows of all the lines before.
+                "data_wait_s": all_waited_s / world.size,
+                "evaluation_s": self._evaluating_s,
+                "checkpoint_s": self._saving_s,
                 "remaining_s": (total_steps - progress.step) / steps_per_s + evaluations_s,
                 "interval_s": elapsed_s,
                 "interval_sequences": int(rows),

@@ -188,7 +188,11 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
                 _settle_health(session, health, index, _agree(world, health)[-3:])
             # While the last losses were high, the next one may send the run back behind a checkpoint of now.
             if at_end or (is_overdue and not health.is_suspicious):
-                with profiler.part("checkpoint"), watched().activity(f"a checkpoint of {stage.name}"):
+                with (
+                    profiler.part("checkpoint"),
+                    interval.saving(),
+                    watched().activity(f"a checkpoint of {stage.name}"),
+                ):
                     writer.save(progress.position(learner, at_end=at_end), learner.gather_state(), health.state())
                 saves.restart()
                 is_overdue = False

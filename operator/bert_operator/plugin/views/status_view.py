@@ -10,6 +10,7 @@ from bert_operator.plugin.job import Job, Pod, Stage, time_of
 from bert_operator.plugin.terminal import Cell, Colour, Ink, fold, printable, table
 from bert_operator.plugin.views.next_step import next_step
 from bert_operator.plugin.views.phases import age, phase_cell, text_or_dash
+from bert_operator.plugin.views.time_spent import TimeSpent, time_in_phases
 
 _LABEL_WIDTH = 12
 _BAR_WIDTH = 24
@@ -31,6 +32,8 @@ class Seen:
     pods: Sequence[Pod] = ()
     losses: Sequence[tuple[int, float]] = ()
     """Step and loss of the present stage, as the log of the newest attempt has them."""
+    spent: TimeSpent | None = None
+    """Where the time of the newest attempt went."""
     missing: Sequence[str] = ()
     """What could not be read, and why."""
     now_s: float
@@ -77,6 +80,7 @@ def summarize(seen: Seen) -> dict[str, Any]:
         "stages": [{"name": stage.name, "kind": stage.kind, "state": stage.state} for stage in job.stages()],
         "progress": dict(job.progress),
         "losses": [{"step": step, "loss": loss} for step, loss in seen.losses],
+        "timeSpent": [spent.document() for spent in (seen.spent, time_in_phases(job, seen.now_s)) if spent is not None],
         "checkpoint": job.status.get("checkpoint"),
         "results": list(job.status.get("results") or ()),
         "failures": list(job.failures),
@@ -173,6 +177,9 @@ def _figures(seen: Seen, ink: Ink) -> Iterator[tuple[str, str]]:
     if started_s is not None:
         took = age(started_s, ended_s if ended_s is not None else seen.now_s)
         yield "Time", f"{took} since the first attempt" if ended_s is None else f"{took} from first attempt to end"
+    for label, spent in zip(("Spent on", "In all"), (seen.spent, time_in_phases(job, seen.now_s)), strict=True):
+        if spent is not None and spent.seconds:
+            yield label, spent.sentence()
 
 
 def output_of(job: Job) -> str:
