@@ -44,6 +44,38 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
     assert (condition.observed_generation, third.observed_generation) == (2, 2)
 
 
+def test_the_time_in_each_phase_is_added_up_over_attempts() -> None:
+    def at(second: int, before: JobStatus, phase: str, run: str | None = "training") -> JobStatus:
+        verdict = Verdict(phase=phase, reason=Reason.CHILD_RUNNING)  # type: ignore[arg-type]
+        return describe(before, facts(run=run), verdict, generation=1, now_s=NOW_S + second)
+
+    queued = at(0, JobStatus(), "Queued", "prepare")
+    assert (queued.phase_since, queued.phase_times) == ("2023-11-14T22:13:20Z", ())
+    status = at(10, queued, "Running", "prepare")
+    assert at(30, status, "Running", "prepare") == status, "a job that stays where it is has no other status"
+    for second, phase in ((70, "Running"), (100, "Pending"), (130, "Running"), (190, "Stopping")):
+        status = at(second, status, phase)
+    times = {(item.phase, item.run): item.seconds for item in status.phase_times}
+    assert times == {
+        ("Queued", "prepare"): 10,
+        ("Running", "prepare"): 60,
+        ("Running", "training"): 30 + 60,
+        ("Pending", "training"): 30,
+    }
+    assert status.phase_since == "2023-11-14T22:16:30Z"
+    broken = describe_invalid(status, "spec.workers: no", generation=2, now_s=NOW_S + 195)
+    assert ("Stopping", "training", 5) in [(item.phase, item.run, item.seconds) for item in broken.phase_times]
+
+
+def test_an_operator_that_begins_to_count_late_invents_nothing() -> None:
+    older = describe(JobStatus(), facts(), RUNNING, generation=1, now_s=NOW_S).model_copy(update={"phase_since": None})
+    status = describe(older, facts(), RUNNING, generation=1, now_s=NOW_S + 500)
+    assert (status.phase_since, status.phase_times) == ("2023-11-14T22:21:40Z", ())
+    # A clock that was set back.
+    waiting = Verdict(phase="Pending", reason=Reason.BACKING_OFF)
+    assert describe(status, facts(), waiting, generation=1, now_s=NOW_S).phase_times == ()
+
+
 def test_a_reason_without_a_message_speaks_its_own_sentence() -> None:
     status = describe(JobStatus(), facts(), RUNNING, generation=None, now_s=NOW_S)
     assert status.conditions[0].message == "The child of this attempt is running."

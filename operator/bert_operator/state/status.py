@@ -28,6 +28,7 @@ from bert_operator.api.schema.status import (
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.state.bad_nodes import find_bad_nodes
 from bert_operator.state.observed import Blocker, Finding
+from bert_operator.state.phase_times import count_time
 from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_duration, render_time
 
@@ -82,6 +83,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
     start_time = previous.start_time or (now if facts.started else None)
     completion_time = previous.completion_time or (now if verdict.phase in TERMINAL_PHASES else None)
     blocker = _blocker(previous, facts, verdict)
+    phase_times, phase_since = count_time(previous, verdict.phase, facts.run, now)
     # A blocker explains more than "waiting to start": it is the status's reason and message while it lasts.
     return JobStatus(
         observed_generation=generation,
@@ -106,6 +108,8 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         avoided_nodes=find_bad_nodes(facts.failures),
         start_time=start_time,
         completion_time=completion_time,
+        phase_since=phase_since,
+        phase_times=phase_times,
     )
 
 
@@ -114,6 +118,7 @@ def describe_invalid(previous: JobStatus, message: str, *, generation: int | Non
     now = render_time(now_s)
     conditions = _Conditions(previous, generation, now)
     conditions.set(ConditionType.VALID, False, Reason.SPEC_INVALID, message)
+    phase_times, phase_since = count_time(previous, "Invalid", previous.run, now)
     return previous.model_copy(
         update={
             "observed_generation": generation,
@@ -122,6 +127,8 @@ def describe_invalid(previous: JobStatus, message: str, *, generation: int | Non
             "reason": Reason.SPEC_INVALID.value,
             "message": _cut(message),
             "conditions": conditions.all(),
+            "phase_since": phase_since,
+            "phase_times": phase_times,
         }
     )
 

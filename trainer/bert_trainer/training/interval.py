@@ -107,16 +107,8 @@ class Interval:
         # Before anything that waits, for the device or for other ranks: the interval ends here.
         now_s = time.monotonic()
         costs, of_ranks = rank_costs(world, learner, self._reductions, self._tokens, self._stragglers)
-        totals = world.sum_numbers(
-            [
-                *read_sums(self._sums),
-                self._masked,
-                self._rows,
-                self._tokens,
-                time.process_time(),
-                self._waited_s,
-            ]
-        )
+        own = [self._masked, self._rows, self._tokens, time.process_time(), self._waited_s]
+        totals = world.sum_numbers([*read_sums(self._sums), *own])
         masked_lm, next_sentence, masked_correct, pairs_correct, masked, rows, tokens, cpu_s, all_waited_s = totals
         waited_s, self._all_waited_s = all_waited_s - self._all_waited_s, all_waited_s
         masked = max(masked, 1)  # rows without any prediction are allowed

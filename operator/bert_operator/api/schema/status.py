@@ -32,6 +32,8 @@ MAX_METRICS = 16
 """Of one result."""
 MAX_FAILURES = 512
 """The newest are kept: a job that makes progress between its failures may have any number of them."""
+MAX_PHASE_TIMES = 32
+"""Eight phases, each with no run, with the preparation or with the training."""
 MAX_AVOIDED_NODES = 16
 """With more bad nodes than that, it is not the nodes."""
 
@@ -199,6 +201,17 @@ class StageResult(_Part):
     length. Of a finetune stage: the figures in a sentence."""
 
 
+class PhaseTime(_Part):
+    """How long a job has been in one phase with one run, all such times together."""
+
+    phase: Phase
+    """The phase."""
+    run: Word | None = None
+    """``prepare`` or ``training``; empty before the first attempt."""
+    seconds: Annotated[int, Field(ge=0)]
+    """Whole seconds, the present one not included."""
+
+
 class JobStatus(_Part):
     """Everything that the operator remembers of a job. Empty: the operator has not seen the job yet."""
 
@@ -245,6 +258,11 @@ class JobStatus(_Part):
     """When the first child was created, RFC 3339; the deadline counts from here."""
     completion_time: Time | None = None
     """When the job ended, RFC 3339; its TTL counts from here."""
+    phase_since: Time | None = None
+    """Since when the job is in its phase with its run, RFC 3339."""
+    phase_times: Annotated[tuple[PhaseTime, ...], Field(max_length=MAX_PHASE_TIMES)] = ()
+    """How long it was in the phases before, over all attempts. Counted by the operator's clock from the first status
+    on, or from the first one that this release has written."""
 
 
 def wants_newer(status: Mapping[str, Any], *, own: str) -> str | None:
