@@ -35,6 +35,9 @@ OLDER_TORCH_TESTS = $(addprefix tests/,model optimizer schedule dropout kernels 
 # A debugger needs PYTEST_ARGS="-n0 --pdb".
 TEST_WORKERS = $(if $(filter tests,$(TESTS)),-n $(1) --dist worksteal)
 
+COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --universal --python-version 3.11 \
+  --generate-hashes --no-emit-index-url --quiet $(UPGRADE)
+
 ##@ Use it
 
 help: ## List the targets
@@ -185,14 +188,16 @@ generated: setup ## Fail if a generated page or the CRD is older than its source
 generate: setup ## Write docs/reference and the CRD again
 	@$(BIN)/python tools/generate.py
 
+docs: setup ## Make the documentation's site in build/site, for a browser; warnings are errors
+	@$(BIN)/python tools/docs_site.py "$$(tools/docs.sh)"
+
 format: setup ## Let ruff format and mend what it can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-lock: setup ## Resolve requirements.lock again (UPGRADE=--upgrade takes new versions)
-	@UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 \
-	  --extra operator --extra trainer --extra mpi --extra dev --generate-hashes --no-emit-index-url --quiet \
-	  $(UPGRADE) -o requirements.lock
+lock: setup ## Resolve requirements.lock and tools/docs.lock again (UPGRADE=--upgrade takes new versions)
+	@$(COMPILE) pyproject.toml --extra operator --extra trainer --extra mpi --extra dev -o requirements.lock
+	@$(COMPILE) --group docs -o tools/docs.lock
 
 release: setup ## Make the files of a release in dist/, from the last commit (RELEASE_ARGS="--images none")
 	@$(BIN)/python tools/make_release.py $(RELEASE_ARGS)
