@@ -30,7 +30,7 @@ def test_every_page_is_listed_once() -> None:
 
 
 def test_contents_are_the_links_below_each_heading() -> None:
-    text = "# All\n\n[Home](../README.md)\n\n## Guides\n\n* [One](guides/one.md#part): 1\n* [Two](../images/README.md)\n"
+    text = "# All\n\n[Home](../README.md)\n\n## Guides\n\n* [One](guides/one.md#1): 1\n* [Two](../images/README.md)\n"
     assert docs_site.read_contents(text) == {"Guides": ["docs/guides/one.md", "images/README.md"]}
 
 
