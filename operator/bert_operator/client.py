@@ -18,6 +18,7 @@ OperatorError.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ from bert_operator.plugin.errors import ApiRefused, NeverReached, NoSuchObject, 
 from bert_operator.plugin.following import Follower, Wanted
 from bert_operator.plugin.job import Job, Stage
 from bert_operator.plugin.kubectl import Kubectl
+from bert_operator.plugin.views.cost_view import Cost, find_cost
 
-__all__ = ["ApiRefused", "Client", "Job", "NeverReached", "NoSuchObject", "Stage", "TimeIsUp"]
+__all__ = ["ApiRefused", "Client", "Cost", "Job", "NeverReached", "NoSuchObject", "Stage", "TimeIsUp"]
 
 
 class Client:
@@ -160,6 +162,20 @@ class Client:
         """
         wanted = Wanted(rank=rank, attempt=attempt, follow=True)
         return Follower(self._kubectl, wanted).lines(name)
+
+    def cost(self, name: str) -> Cost:
+        """Return what a job has taken over all attempts, and what it will have taken at the end of its present stage.
+
+        ``hours`` and ``expected`` are by resource, hours of one node, CPU, GiB of memory or device; ``unknown`` says
+        what they leave out.
+
+        Raises:
+            NoSuchObject: There is no such job.
+            ApiRefused: It cannot be read.
+        """
+        job = reading.read_job(self._kubectl, name)
+        frozen = reading.read_frozen_spec(self._kubectl, job)
+        return find_cost(job, job.spec if frozen is None else frozen, time.time(), is_frozen=frozen is not None)
 
     def metrics(self, name: str) -> list[dict[str, str | float]]:
         """Return the reports in the logs that are still there, one row each, in their order.

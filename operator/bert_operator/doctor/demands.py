@@ -110,7 +110,7 @@ def _demand(owner: str, namespace: str, spec: Json, *, is_waiting: bool) -> Dema
         namespace=namespace,
         is_waiting=is_waiting,
         workers=_count(spec.get("workers")),
-        worker=_requests(spec),
+        worker=worker_requests(spec),
         node_selector=selector if isinstance(selector, dict) else mapping(spec, "scheduling", "nodeSelector"),
         claims=frozenset(str(dig(source, "persistentVolumeClaim", "claimName")) for _, source in sources
                          if dig(source, "persistentVolumeClaim", "claimName")),
@@ -138,7 +138,8 @@ def _resources(spec: Json) -> Json:
     return mapping(spec, "worker", "resources") or mapping(spec, "resources")
 
 
-def _requests(spec: Json) -> dict[str, Fraction]:
+def worker_requests(spec: Json) -> dict[str, Fraction]:
+    """Return what a worker that trains asks for by resource: CPUs, memory in bytes, devices by their names."""
     resources = _resources(spec)
     slots = _count(spec.get("slotsPerWorker"))
     found: dict[str, Fraction] = {}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from bert_operator.errors import InputError
 from bert_operator.plugin.errors import ApiRefused
-from bert_operator.plugin.job import Job, Pod, losses, read_pods, read_records, read_timed_records
+from bert_operator.plugin.job import Job, Json, Pod, losses, read_pods, read_records, read_timed_records
 from bert_operator.plugin.kubectl import JOBS, Kubectl
 from bert_operator.plugin.views.status_view import Seen
 from bert_operator.plugin.views.time_spent import time_of_attempt, time_of_stage
-from bert_operator.render.names import CONTAINER, JOB_LABEL
+from bert_operator.render.names import CONTAINER, JOB_LABEL, SPEC_KEY, config_map_name
 
 # Of a log: several thousand reports, and no more than a screen's sparkline can show.
 _TAIL = 4000
@@ -71,6 +72,19 @@ def see(kubectl: Kubectl, name: str, now_s: float, where: str = "") -> Seen:
         except ApiRefused as error:
             missing.append(f"loss curve: {first_line(error)}")
     return Seen(job=job, pods=pods, losses=curve, spent=spent, missing=missing, now_s=now_s, where=where)
+
+
+def read_frozen_spec(kubectl: Kubectl, job: Job) -> Json | None:
+    """Return a job's spec as the operator has frozen it, with what its profile adds; None where it cannot be read."""
+    name = config_map_name(job.name)
+    try:
+        held = kubectl.within(job.namespace).read("get", "configmaps", name)
+        owners = [owner.get("uid") for owner in (held.get("metadata") or {}).get("ownerReferences") or ()]
+        # That of a namesake which was deleted is about to go.
+        spec = json.loads(held["data"][SPEC_KEY]) if job.uid in owners else None
+    except (ApiRefused, KeyError, TypeError, ValueError):
+        return None
+    return spec if isinstance(spec, dict) else None
 
 
 def read_log(kubectl: Kubectl, job: Job, pod: Pod, *, tail: int | None = None, timestamps: bool = False) -> list[str]:

@@ -28,7 +28,7 @@ from bert_operator.render.users import render_files
 Document = dict[str, Any]
 
 RUN_CONFIG_KEY = "run-config.json"
-SPEC_KEY = "spec.json"
+SPEC_KEY = names.SPEC_KEY
 
 _FOR_HASHES: Document = {"sort_keys": True, "separators": (",", ":")}
 """How documents are written to be hashed. Hashes are compared with those of other releases."""

@@ -21,6 +21,9 @@ LAUNCHER, WORKER, SINGLE = "launcher", "worker", "single"
 CONTAINER = "trainer"
 """Of every pod; others may add more."""
 
+SPEC_KEY = "spec.json"
+"""In the ConfigMap with a job's frozen configuration: its spec, with what its profile adds."""
+
 
 def config_map_name(job: str) -> str:
     """Return the name of the ConfigMap with a job's frozen configuration."""
