@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "operator"
 ENTRY = "bert_operator.plugin.command_line"
-DATA = {".txt"}
+DATA = {".json", ".txt"}
 """Endings of files that modules read from their own folder."""
 PLACE = "https://github.com/OWNER/bert-pretrain-operator/releases/download"
 """Where a release is published; --place names another one."""

@@ -50,6 +50,13 @@ def test_the_file_needs_no_package(made: Path, kubectl: KubectlStandIn) -> None:
     assert start(made / "kubectl-bert", kubectl, "doctor", "--help").returncode == 0
 
 
+def test_the_file_has_the_presets_in_it(made: Path, kubectl: KubectlStandIn) -> None:
+    words = ("submit", "--preset", "large", "--text", "pvc/wiki", "-o", "yaml")
+    answer = start(made / "kubectl-bert", kubectl, *words)
+    assert answer.returncode == 0, answer.stderr
+    assert yaml.safe_load(answer.stdout)["spec"]["model"] == {"preset": "large"}
+
+
 def test_it_holds_what_it_imports_and_no_more() -> None:
     modules = modules_of("bert_operator.plugin.command_line")
     assert {"bert_operator.plugin.views.status_view", "bert_operator.doctor.command", "bert_operator"} <= set(modules)
