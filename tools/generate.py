@@ -104,14 +104,16 @@ def render_conditions_page() -> str:
 
 def render_cli_page() -> str:
     """The help of every command and subcommand."""
+    from bert_operator.plugin.command_line import VERBS
+
     parts = [
         "# Command lines",
         MARK,
         "Results go to standard output, messages to standard error. Exit status 0 is fine, 1 says that the "
         "run failed, 2 that the input was wrong; what else a command may answer stands in its help.",
     ]
-    # Verbs of the plugin are subcommands of bert-operator as well; their help is the same.
-    shared = set(find_verbs(read_help(COMMANDS[PLUGIN])))
+    # Verbs of the plugin are subcommands of bert-operator as well, but for one; their help is the same.
+    shared = {entry.name for entry in VERBS if entry.is_shared}
     for command, module in COMMANDS.items():
         text = read_help(module)
         parts += [f"## {command}", f"```text\n{text}\n```"]

@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         help="watch only this namespace (repeatable); default: those of the settings, else all",
     )
     run.add_argument("--http-port", type=int, metavar="PORT", help="for /metrics, /healthz and /readyz")
-    add_verbs(commands)
+    add_verbs(commands, is_operator=True)
     return parser
 
 

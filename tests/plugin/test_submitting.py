@@ -1,4 +1,4 @@
-"""``submit``, ``export`` and ``lint``."""
+"""``submit``, ``export``, ``lint`` and ``render``."""
 
 from __future__ import annotations
 
@@ -89,6 +89,35 @@ def test_without_the_package_a_dry_run_on_the_client_says_what_to_install(
     remarks = capsys.readouterr().err
     assert "bert-operator is not installed" in remarks
     assert "pip install 'bert-pretrain-operator[operator]'" in remarks
+
+
+def test_render_shows_what_the_operator_would_create_and_asks_no_cluster(
+    bert: Bert, kubectl: KubectlStandIn, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    document = sample_document()
+    document["spec"]["workers"] = 2
+    document["spec"]["output"]["volume"] = {"persistentVolumeClaim": {"claimName": "results"}}
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(document))
+    assert bert("render", str(path)) == 0
+    shown = capfd.readouterr().out
+    assert [item["kind"] for item in yaml.safe_load_all(shown)] == ["ConfigMap", "Job", "MPIJob"]
+    assert "# once the run prepare has succeeded: stages" in shown
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("defaultProfile: ours\nprofiles: {ours: {queueName: big}}\n")
+    assert bert("render", str(path), "--settings", str(settings), "--show", "job") == 0
+    assert yaml.safe_load(capfd.readouterr().out)["spec"]["queueName"] == "big"
+    assert kubectl.calls() == []
+
+
+def test_without_the_package_render_says_what_to_install(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python3")
+    assert bert("render", "job.yaml") == 2
+    first, hint = capsys.readouterr().err.splitlines()
+    assert first == "render: needs the rules of the job in Python, and bert-operator is not installed"
+    assert "pip install" in hint
 
 
 @pytest.mark.parametrize(

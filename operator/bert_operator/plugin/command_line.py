@@ -32,6 +32,8 @@ class Entry:
     """A few words for the list of verbs; the function's docstring is the sentence in its own help."""
     add_options: Callable[[argparse.ArgumentParser], None]
     run: Verb
+    is_shared: bool = True
+    """Whether it is a subcommand of ``bert-operator`` as well; False: that has one of this name already."""
 
 
 VERBS: tuple[Entry, ...] = (
@@ -52,24 +54,31 @@ VERBS: tuple[Entry, ...] = (
     Entry("top", "what the pods of jobs use", measuring.add_top_options, measuring.run_top),
     Entry("cost", "node-hours and their price", costing.add_cost_options, costing.run_cost),
     Entry("lint", "all problems of job files", submitting.add_lint_options, submitting.run_lint),
+    Entry("render", "what a job would become", submitting.add_render_options, submitting.run_render, is_shared=False),
     Entry("doctor", "look for what is wrong with a cluster", examining.add_doctor_options, examining.run_doctor),
 )
 
 
 def add_verbs(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], surround: Callable[[Kubectl], Context] = Context
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    surround: Callable[[Kubectl], Context] = Context,
+    *,
+    is_operator: bool = False,
 ) -> dict[str, argparse.ArgumentParser]:
-    """Add every verb to a command line and return their parsers by name.
+    """Add the verbs to a command line and return their parsers by name.
 
     ``command`` of what they parse runs the verb and returns its exit code.
 
     Args:
         commands: Where verbs are added.
         surround: Makes the surroundings of a verb; tests have clocks of their own.
+        is_operator: Whether the command line is that of ``bert-operator``.
     """
     parsers: dict[str, argparse.ArgumentParser] = {}
     parent = common_options(is_again=True)
     for entry in VERBS:
+        if is_operator and not entry.is_shared:
+            continue
         parser = commands.add_parser(
             entry.name,
             help=entry.help,

@@ -1,4 +1,4 @@
-"""``submit``, ``export`` and ``lint``."""
+"""``submit``, ``export``, ``lint`` and ``render``."""
 
 from __future__ import annotations
 
@@ -186,3 +186,33 @@ def add_lint_options(parser: argparse.ArgumentParser) -> None:
 def run_lint(arguments: argparse.Namespace, context: Context) -> int:
     """Report all problems of job files, as bert-operator check --cluster does; no cluster is asked."""
     return run_operator_command(["check", "--cluster", *arguments.files], "lint")
+
+
+def add_render_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``render``."""
+    parser.add_argument("file", metavar="JOB.yaml", help="with one job; -: standard input")
+    parser.add_argument(
+        "--show",
+        choices=("objects", "job"),
+        default="objects",
+        help="objects: what the operator would create, and when (default); job: the job with its profile and all "
+        "defaults",
+    )
+    parser.add_argument(
+        "--settings",
+        metavar="FILE",
+        help="the operator's settings or the ConfigMap that holds them, whose profiles complete the job; default: the "
+        "operator's default settings, without profiles",
+    )
+
+
+def run_render(arguments: argparse.Namespace, context: Context) -> int:
+    """Print what the operator would make of a job. No cluster is asked, and nothing is created.
+
+    Needs bert-operator installed. With a cluster's own settings: kubectl -n bert-operator get configmap
+    bert-operator-settings -o yaml > settings.yaml, if you may read it, then --settings settings.yaml.
+    """
+    given = sys.stdin.read() if arguments.file == "-" else None
+    settings = ["--settings", arguments.settings] if arguments.settings else []
+    words = ["render", arguments.file, "--show", arguments.show, *settings]
+    return run_operator_command(words, "render", given=given)
