@@ -13,6 +13,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -40,6 +41,7 @@ class FaultyVolume:
         self.backing.mkdir(parents=True)
         self.backing.chmod(0o777)
         self._trouble: dict[str, Trouble] = {}
+        self._changing = threading.Lock()
         self._write()
         words = [sys.executable, __file__, str(self.backing), str(mounted), str(self._control)]
         path = os.pathsep.join(word for word in sys.path if word)
@@ -64,10 +66,11 @@ class FaultyVolume:
 
     def set_trouble(self, name: str, how: Trouble | None) -> None:
         """Make the files below one folder of the volume fail from now on; None: no longer."""
-        self._trouble.pop(name, None)
-        if how is not None:
-            self._trouble[name] = how
-        self._write()
+        with self._changing:  # jobs run side by side
+            self._trouble.pop(name, None)
+            if how is not None:
+                self._trouble[name] = how
+            self._write()
 
     def _write(self) -> None:
         # A new file every time: its reader goes by its number and time, and never reads half of one.

@@ -14,9 +14,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def main(words: Sequence[str]) -> int:
     file = arguments.output / "quiet.json"
     found: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
     with tempfile.TemporaryDirectory(prefix="bert-quiet-") as folder:
-        for run in _runs(Path(folder), arguments, already=len(found)):
+        for run in _runs(Path(folder), arguments, done={run["name"] for run in found}):
             found.append(run)
             file.write_text(json.dumps(found, indent=1) + "\n")
             say(f"{run['name']}: {run['phase']}, {run['seconds']:.0f} s, {run['restarts']} restarts {run['alarms']}")
@@ -80,7 +81,7 @@ def last_line(found: Sequence[dict[str, Any]]) -> str:
     return f"chaos-quiet: runs={len(found)} quiet={sum(is_quiet(run) for run in found)} restarts={restarts}"
 
 
-def _runs(folder: Path, arguments: argparse.Namespace, *, already: int) -> Iterator[dict[str, Any]]:
+def _runs(folder: Path, arguments: argparse.Namespace, *, done: set[str]) -> Iterator[dict[str, Any]]:
     started_s = time.monotonic()
     with ExitStack() as stack:
         cluster = stack.enter_context(running_cluster(folder / "node"))
@@ -89,12 +90,17 @@ def _runs(folder: Path, arguments: argparse.Namespace, *, already: int) -> Itera
         stack.callback(bench.close)
         stack.enter_context(_slow_operator(cluster, folder))
         stack.enter_context(_busy_processors())
-        with ThreadPoolExecutor(max_workers=arguments.at_a_time) as pool:
+        pool, asked_to_end = ThreadPoolExecutor(max_workers=arguments.at_a_time), threading.Event()
+        stack.callback(pool.shutdown, cancel_futures=True)
+        stack.callback(asked_to_end.set)
 
-            def run(number: int) -> dict[str, Any] | None:
-                return None if time.monotonic() - started_s > arguments.limit_s else _run(bench, number)
+        def run(name: str) -> dict[str, Any] | None:
+            return None if time.monotonic() - started_s > arguments.limit_s else _run(bench, name, asked_to_end)
 
-            yield from filter(None, pool.map(run, range(already, arguments.runs)))
+        names = [name for name in (f"quiet-{number}" for number in range(arguments.runs)) if name not in done]
+        for ended in as_completed([pool.submit(run, name) for name in names]):
+            if (found := ended.result()) is not None:
+                yield found
 
 
 @contextmanager
@@ -125,8 +131,7 @@ def _busy_processors() -> Iterator[None]:
             process.wait()
 
 
-def _run(bench: Bench, number: int) -> dict[str, Any]:
-    name = f"quiet-{number}"
+def _run(bench: Bench, name: str, asked_to_end: threading.Event) -> dict[str, Any]:
     namespace, volume = bench.faulty()
     volume.set_trouble(name, "slow")
     document: Any = chaos_job(name)
@@ -137,6 +142,8 @@ def _run(bench: Bench, number: int) -> dict[str, Any]:
     job, alarms = RealJob(namespace, name), set[str]()
 
     def ended() -> bool:
+        if asked_to_end.is_set():
+            raise InterruptedError(name)
         status = status_of(job)
         conditions = status.get("conditions", ())
         alarms.update({condition["reason"] for condition in conditions} & _REASONS)
