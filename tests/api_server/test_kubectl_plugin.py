@@ -173,3 +173,15 @@ def test_a_namespace_without_jobs_and_a_job_that_is_deleted_while_it_is_waited_f
     wait_until(lambda: jobs.status("bert"), 30, "a status")
     jobs.delete("bert")
     assert bert("wait", "bert", "--for=deleted", "--timeout=60s").output == "bert: deleted\n"
+
+
+def test_a_dry_run_of_verbs_that_change_is_kept_by_nobody(jobs: Jobs, bert: Bert) -> None:
+    for name in ("first", "second"):
+        jobs.create(name)
+    before = {name: jobs.get(name)["metadata"]["generation"] for name in ("first", "second")}
+    for verb in ("suspend", "delete"):
+        answer = bert(verb, "--all", "--dry-run=server")
+        assert (answer.code, answer.output.count(" (server dry run)\n")) == (0, 2), answer
+    assert {name: jobs.get(name)["metadata"]["generation"] for name in before} == before
+    assert bert("delete", "--all").output.count(": deleted; ") == 2
+    assert jobs.is_gone("first")

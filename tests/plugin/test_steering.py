@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from bert_operator.plugin.kubectl import Kubectl
-from kubectl_stand_in import KubectlStandIn, changes, refuses, says
+from kubectl_stand_in import KubectlStandIn, changes, items, refuses, says
 from seen_jobs import job, running
 
 RESOURCE = "bertpretrainjobs.bert-operator.dev"
@@ -296,3 +297,94 @@ def test_delete_says_what_stays(bert: Bert, kubectl: KubectlStandIn, capsys: pyt
     assert kubectl.calls()[-1] == f"--namespace team delete {RESOURCE} corpus --cascade=foreground --wait=true"
     assert bert("delete", "corpus", "--no-wait") == 0
     assert kubectl.calls()[-1] == f"--namespace team delete {RESOURCE} corpus --wait=false"
+
+
+@pytest.mark.parametrize(
+    ("how", "suffix", "asked"),
+    [
+        ("client", " (dry run)", []),
+        ("server", " (server dry run)", ["patch", "create", "delete"]),
+    ],
+)
+def test_a_dry_run_says_what_would_be_and_changes_nothing(
+    bert: Bert,
+    kubectl: KubectlStandIn,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    suffix: str,
+    asked: list[str],
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    kubectl.answer(f"{GET} ", says(running()))
+    kubectl.answer(GET.replace("corpus", "failed"), says(job("failed", **FAILED)))
+    for verb in ("patch", "delete"):
+        kubectl.answer(verb, says(running()))
+    kubectl.answer("create --dry-run=server", refuses("AlreadyExists", "already exists"))
+    assert bert("suspend", "corpus", f"--dry-run={how}", "--wait") == 0
+    assert bert("retry", "failed", f"--dry-run={how}") == 0
+    assert bert("delete", "corpus", f"--dry-run={how}", "--interactive") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"team/corpus: suspended; its pods save a checkpoint and leave{suffix}",
+        f"team/failed: created again with output.ifExists: Resume, in claim results, runs/failed{suffix}",
+        f"team/corpus: deleted; its files stay in claim results, runs/corpus{suffix}",
+    ]
+    calls = [call for call in kubectl.calls() if " get " not in f" {call}"]
+    assert [call.split()[2] for call in calls] == asked
+    assert all("--dry-run=server" in call for call in calls)
+
+
+def test_jobs_are_chosen_by_labels_or_all_of_them(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(f"{GET} ", says(running()))
+    kubectl.answer(f"{GET.replace('corpus', 'over')} ", says(job("over", **FAILED)))
+    kubectl.answer(f"get {RESOURCE}", items(running(), job("over", **FAILED)))
+    kubectl.answer("patch", says(running(spec=SUSPENDED)))
+    kubectl.answer("delete", says(""))
+    assert bert("suspend", "-l", "team=a") == 0
+    assert f"get {RESOURCE} --selector team=a -o json" in kubectl.calls()
+    assert bert("delete", "--all", "--no-wait") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "team/corpus: suspended; its pods save a checkpoint and leave",
+        "team/corpus: deleted; its files stay in claim results, runs/corpus",
+        "team/over: deleted; its files stay in claim results, runs/over",
+    ]
+
+
+def test_no_job_among_them_is_a_remark(bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    kubectl.answer(f"get {RESOURCE}", items(job("over", **FAILED)))
+    assert bert("resume", "--all") == 0
+    assert capsys.readouterr() == ("", "No BertPretrainJob is among them.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "got"),
+    [((), "no job"), (("corpus", "--all"), "names and --all"), (("--all", "-l", "a=b"), "--all and --selector")],
+)
+def test_jobs_are_chosen_in_one_way(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], got: str
+) -> None:
+    assert bert("delete", *words) == 2
+    assert f"got {got}; allowed: names, --all or --selector" in capsys.readouterr().err
+    assert kubectl.calls() == []
+
+
+@pytest.mark.parametrize(("answer", "deleted"), [("y\n", True), ("YES\n", True), ("\n", False), ("", False)])
+def test_delete_asks_where_it_is_told_to(
+    bert: Bert,
+    kubectl: KubectlStandIn,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    deleted: bool,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    kubectl.answer(GET, says(running()))
+    kubectl.answer("delete", says(""))
+    assert bert("delete", "corpus", "-i") == 0
+    output, remarks = capsys.readouterr()
+    assert remarks == "Delete team/corpus, which is Running? Its files stay in claim results, runs/corpus. [y/N]\n"
+    assert (output == "team/corpus: not deleted\n") is not deleted
+    assert any(" delete " in f" {call}" for call in kubectl.calls()) is deleted

@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bert_operator.errors import InputError
 from bert_operator.plugin.errors import ApiRefused
@@ -17,6 +17,8 @@ from bert_operator.plugin.reading import read_job
 
 MANAGER = "kubectl-bert"
 """Whose fields these are, for server-side apply."""
+DryRun = Literal["client", "server"]
+"""Nothing is changed. client: nor is that asked for; server: the API server is asked, and keeps nothing."""
 _OF_THE_SERVER = (
     "creationTimestamp",
     "deletionGracePeriodSeconds",
@@ -32,8 +34,14 @@ _OF_THE_SERVER = (
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
-def set_suspend(kubectl: Kubectl, name: str, *, suspend: bool) -> tuple[Job, bool]:
+def set_suspend(kubectl: Kubectl, name: str, *, suspend: bool, dry_run: DryRun | None = None) -> tuple[Job, bool]:
     """Ask for a job to be stopped, or to go on; return it, and whether that changes anything.
+
+    Args:
+        kubectl: The way to the cluster.
+        name: Of the job.
+        suspend: Whether it is to be stopped.
+        dry_run: How nothing is changed; None: it is.
 
     Raises:
         InputError: It has ended.
@@ -50,9 +58,11 @@ def set_suspend(kubectl: Kubectl, name: str, *, suspend: bool) -> tuple[Job, boo
         )
     if job.is_suspended == suspend:
         return job, False
+    if dry_run == "client":
+        return job, True
     patch = json.dumps({"spec": {"runPolicy": {"suspend": suspend}}})
     changed = kubectl.within(job.namespace).read(
-        "patch", JOBS, name, "--type=merge", f"--patch={patch}", f"--field-manager={MANAGER}"
+        "patch", JOBS, name, "--type=merge", f"--patch={patch}", f"--field-manager={MANAGER}", *_words(dry_run)
     )
     return Job(changed), True
 
@@ -74,7 +84,7 @@ def manifest_of(job: Job) -> dict[str, Any]:
     }
 
 
-def retry(kubectl: Kubectl, name: str, *, say: Callable[[str], None]) -> Job:
+def retry(kubectl: Kubectl, name: str, *, say: Callable[[str], None], dry_run: DryRun | None = None) -> Job:
     """Start a failed job again, from its newest checkpoint: as a new object, since a job that has ended stays ended.
 
     Its manifest is tried on the API server before anything is deleted, and lies in a file until the new job is there.
@@ -84,6 +94,7 @@ def retry(kubectl: Kubectl, name: str, *, say: Callable[[str], None]) -> Job:
         name: Of the job.
         say: Told of that file before anything is deleted, and again where the new job could not be created, Ctrl-C
             included.
+        dry_run: How nothing is changed; None: it is.
 
     Raises:
         InputError: It has not failed.
@@ -102,9 +113,13 @@ def retry(kubectl: Kubectl, name: str, *, say: Callable[[str], None]) -> Job:
         )
     manifest = manifest_of(job)
     manifest["spec"] = {**manifest["spec"], "output": {**manifest["spec"].get("output", {}), "ifExists": "Resume"}}
+    if dry_run == "client":
+        return Job(manifest)
     text = json.dumps(manifest)
     kubectl = kubectl.within(job.namespace)
     _try_creating(kubectl, text)
+    if dry_run == "server":
+        return Job(manifest)
     with tempfile.NamedTemporaryFile("w", prefix=f"{name}-", suffix=".json", delete=False) as file:
         file.write(text)
     # Whatever ends this process from here on, somebody knows where the job is.
@@ -130,19 +145,26 @@ def _try_creating(kubectl: Kubectl, text: str) -> None:
             raise
 
 
-def delete(kubectl: Kubectl, name: str, *, wait: bool) -> Job:
+def delete(kubectl: Kubectl, name: str, *, wait: bool, dry_run: DryRun | None = None) -> Job:
     """Delete a job with its pods; return what it was.
 
     Args:
         kubectl: The way to the cluster.
         name: Of the job.
         wait: Until its pods, which may take a while to save, are gone.
+        dry_run: How nothing is changed; None: it is.
 
     Raises:
         NoSuchObject: There is no such job.
         ApiRefused: It may not be deleted.
     """
     job = read_job(kubectl, name)
-    cascade = ("--cascade=foreground", "--wait=true") if wait else ("--wait=false",)
-    kubectl.within(job.namespace).call("delete", JOBS, name, *cascade)
+    if dry_run == "client":
+        return job
+    cascade = ("--cascade=foreground", "--wait=true") if wait and dry_run is None else ("--wait=false",)
+    kubectl.within(job.namespace).call("delete", JOBS, name, *cascade, *_words(dry_run))
     return job
+
+
+def _words(dry_run: DryRun | None) -> tuple[str, ...]:
+    return () if dry_run is None else (f"--dry-run={dry_run}",)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
-from bert_operator.errors import EXIT_SUCCEEDED
+from bert_operator.errors import EXIT_SUCCEEDED, InputError
 from bert_operator.plugin.changing import delete, retry, set_suspend
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.job import Job
+from bert_operator.plugin.reading import read_job, read_jobs
 from bert_operator.plugin.views.next_step import from_checkpoint
 from bert_operator.plugin.views.progress_line import progress_line, state_line
 from bert_operator.plugin.views.status_view import output_of
@@ -16,49 +18,54 @@ from bert_operator.plugin.waiting import AWAITED_FORMS, parse_awaited, parse_dur
 
 def add_suspend_options(parser: argparse.ArgumentParser) -> None:
     """Options of ``suspend``."""
-    parser.add_argument("names", metavar="NAME", nargs="+", help="of a job")
+    _add_choice(parser)
+    _add_dry_run(parser)
     parser.add_argument("--wait", action="store_true", help="until the checkpoint is saved and the pods are gone")
     _add_timeout(parser)
 
 
 def run_suspend(arguments: argparse.Namespace, context: Context) -> int:
     """Stop jobs with a checkpoint: their pods save one, leave and free their nodes. ``resume`` continues them."""
-    for name in arguments.names:
-        job, changed = set_suspend(context.kubectl, name, suspend=True)
+    names = _chosen(arguments, context, with_ended=False)
+    for name in names:
+        job, changed = set_suspend(context.kubectl, name, suspend=True, dry_run=arguments.dry_run)
         context.console.show(
-            f"{_path(job)}: suspended; its pods save a checkpoint and leave"
+            f"{_path(job)}: suspended; its pods save a checkpoint and leave{_tried(arguments)}"
             if changed
             else f"{_path(job)}: is suspended already ({job.phase})"
         )
     if arguments.wait:
-        _wait(arguments, context, "stopped")
+        _wait(arguments, context, names, "stopped")
     return EXIT_SUCCEEDED
 
 
 def add_resume_options(parser: argparse.ArgumentParser) -> None:
     """Options of ``resume``."""
-    parser.add_argument("names", metavar="NAME", nargs="+", help="of a job")
+    _add_choice(parser)
+    _add_dry_run(parser)
     parser.add_argument("--wait", action="store_true", help="until it is running")
     _add_timeout(parser)
 
 
 def run_resume(arguments: argparse.Namespace, context: Context) -> int:
     """Let suspended jobs go on, each from its newest checkpoint."""
-    for name in arguments.names:
-        job, changed = set_suspend(context.kubectl, name, suspend=False)
+    names = _chosen(arguments, context, with_ended=False)
+    for name in names:
+        job, changed = set_suspend(context.kubectl, name, suspend=False, dry_run=arguments.dry_run)
         context.console.show(
-            f"{_path(job)}: resumed {from_checkpoint(job)}"
+            f"{_path(job)}: resumed {from_checkpoint(job)}{_tried(arguments)}"
             if changed
             else f"{_path(job)}: is not suspended ({job.phase})"
         )
     if arguments.wait:
-        _wait(arguments, context, "running")
+        _wait(arguments, context, names, "running")
     return EXIT_SUCCEEDED
 
 
 def add_retry_options(parser: argparse.ArgumentParser) -> None:
     """Options of ``retry``."""
     parser.add_argument("name", metavar="NAME", help="of a job that has failed")
+    _add_dry_run(parser)
 
 
 def run_retry(arguments: argparse.Namespace, context: Context) -> int:
@@ -67,8 +74,9 @@ def run_retry(arguments: argparse.Namespace, context: Context) -> int:
     A job that has ended never changes, so it is deleted and created anew with output.ifExists: Resume; checkpoints and
     results stay on the volume, its status with the failures does not. The API server judges the new job first.
     """
-    job = retry(context.kubectl, arguments.name, say=context.console.remark)
-    context.console.show(f"{_path(job)}: created again with output.ifExists: Resume, in {output_of(job)}")
+    job = retry(context.kubectl, arguments.name, say=context.console.remark, dry_run=arguments.dry_run)
+    done = f"created again with output.ifExists: Resume, in {output_of(job)}{_tried(arguments)}"
+    context.console.show(f"{_path(job)}: {done}")
     return EXIT_SUCCEEDED
 
 
@@ -101,16 +109,29 @@ def run_wait(arguments: argparse.Namespace, context: Context) -> int:
 
 def add_delete_options(parser: argparse.ArgumentParser) -> None:
     """Options of ``delete``."""
-    parser.add_argument("names", metavar="NAME", nargs="+", help="of a job")
+    _add_choice(parser)
+    _add_dry_run(parser)
+    parser.add_argument("-i", "--interactive", action="store_true", help="ask before each, as kubectl delete does")
     parser.add_argument("--no-wait", action="store_true", help="do not wait until its pods are gone")
 
 
 def run_delete(arguments: argparse.Namespace, context: Context) -> int:
     """Delete jobs with their pods. What they have written stays on their volumes."""
-    for name in arguments.names:
-        job = delete(context.kubectl, name, wait=not arguments.no_wait)
-        context.console.show(f"{_path(job)}: deleted; its files stay in {output_of(job)}")
+    for name in _chosen(arguments, context, with_ended=True):
+        if arguments.interactive and not arguments.dry_run and not _agreed(context, name):
+            continue
+        job = delete(context.kubectl, name, wait=not arguments.no_wait, dry_run=arguments.dry_run)
+        context.console.show(f"{_path(job)}: deleted; its files stay in {output_of(job)}{_tried(arguments)}")
     return EXIT_SUCCEEDED
+
+
+def _agreed(context: Context, name: str) -> bool:
+    job = read_job(context.kubectl, name)
+    context.console.remark(f"Delete {_path(job)}, which is {job.phase}? Its files stay in {output_of(job)}. [y/N]")
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    context.console.show(f"{_path(job)}: not deleted")
+    return False
 
 
 def teller(context: Context) -> _Teller:
@@ -128,6 +149,45 @@ class _Teller:
         self._console.wait(progress_line(job), state_line(job))
 
 
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", metavar="NAME", nargs="*", help="of a job")
+    parser.add_argument("--all", action="store_true", help="all jobs of the namespace that this can be done with")
+    parser.add_argument("-l", "--selector", metavar="LABELS", help="those with these labels, as in kubectl get")
+
+
+def _add_dry_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dry-run",
+        choices=("client", "server"),
+        help="change nothing. client: say what would be done; server: have the API server judge it, with its admission",
+    )
+
+
+def _chosen(arguments: argparse.Namespace, context: Context, *, with_ended: bool) -> list[str]:
+    """Return the names of the jobs that a verb is for. Raises InputError unless they are chosen in one way."""
+    names: list[str] = arguments.names
+    ways = {"names": bool(names), "--all": arguments.all, "--selector": arguments.selector is not None}
+    given = [way for way, is_given in ways.items() if is_given]
+    if len(given) != 1:
+        raise InputError(
+            f"got {' and '.join(given) or 'no job'}; allowed: names, --all or --selector",
+            hint=f"kubectl bert list{context.where} shows the jobs",
+        )
+    if names:
+        return names
+    jobs = read_jobs(context.kubectl, selector=arguments.selector)
+    # By name, an ended job is an error; among many it is one that nothing is left to be done with.
+    found = [job.name for job in jobs if with_ended or not job.has_ended]
+    if not found:
+        context.console.remark("No BertPretrainJob is among them.")
+    return found
+
+
+def _tried(arguments: argparse.Namespace) -> str:
+    """Return what kubectl writes behind a line that only says what would be."""
+    return {None: "", "client": " (dry run)", "server": " (server dry run)"}[arguments.dry_run]
+
+
 def _add_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", metavar="TIME", help="longest wait, such as 90s, 15m or 2h; default: none")
 
@@ -136,9 +196,12 @@ def _timeout_s(arguments: argparse.Namespace) -> float | None:
     return None if arguments.timeout is None else parse_duration(arguments.timeout)
 
 
-def _wait(arguments: argparse.Namespace, context: Context, what: str) -> None:
+def _wait(arguments: argparse.Namespace, context: Context, names: list[str], what: str) -> None:
     timeout_s = _timeout_s(arguments)
-    for name in arguments.names:
+    if arguments.dry_run:
+        # It would wait for what nobody has asked for.
+        return
+    for name in names:
         wait_for(
             context.kubectl, name, parse_awaited(what), timeout_s=timeout_s, tell=teller(context), pause=context.pause
         )
