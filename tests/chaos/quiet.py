@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -134,7 +134,8 @@ def _busy_processors() -> Iterator[None]:
 def _run(bench: Bench, name: str, asked_to_end: threading.Event) -> dict[str, Any]:
     namespace, volume = bench.faulty()
     volume.set_trouble(name, "slow")
-    document: Any = chaos_job(name)
+    document: Any = chaos_job(name, slower=1)
+    document["spec"]["resources"]["memory"] = "1400Mi"  # six jobs side by side in 24 GiB
     for stage in document["spec"]["stages"]:
         stage["pretrain"]["length"] = {"steps": STEPS[stage["name"]]}
     started_s = time.monotonic()
@@ -143,7 +144,7 @@ def _run(bench: Bench, name: str, asked_to_end: threading.Event) -> dict[str, An
 
     def ended() -> bool:
         if asked_to_end.is_set():
-            raise InterruptedError(name)
+            raise CancelledError(name)
         status = status_of(job)
         conditions = status.get("conditions", ())
         alarms.update({condition["reason"] for condition in conditions} & _REASONS)
