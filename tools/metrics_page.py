@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bert_operator.cluster.metric_table import METRICS
-from bert_trainer.output.gauges import GAUGES, PREFIX, RANK_GAUGES, find_line
+from bert_trainer.output.gauges import GAUGES, PREFIX, RANK_GAUGES, RUN_GAUGES, find_line
 from model_page import MARK
 
 INTRODUCTION = """
@@ -37,7 +37,7 @@ def render_metrics_page() -> str:
     ]
     trainer = [
         (f"`{PREFIX}{name}`", _code(labels), found.unit, found.text, f"`{line}`" if (line := find_line(name)) else "-")
-        for table, labels in ((GAUGES, ("stage",)), (RANK_GAUGES, ("stage", "rank")))
+        for table, labels in ((GAUGES, ("stage",)), (RUN_GAUGES, ()), (RANK_GAUGES, ("stage", "rank")))
         for name, found in table.items()
     ]
     parts = [

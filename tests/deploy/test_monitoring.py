@@ -10,7 +10,7 @@ import pytest
 from bert_operator.api.schema.status import Phase
 from bert_operator.cluster.metric_table import METRICS
 from bert_operator.render import names
-from bert_trainer.output.gauges import GAUGES, PREFIX, RANK_GAUGES
+from bert_trainer.output.gauges import GAUGES, PREFIX, RANK_GAUGES, RUN_GAUGES
 from manifests import KUSTOMIZE, Json, parse
 
 MONITORING = KUSTOMIZE / "components/monitoring"
@@ -25,7 +25,7 @@ def rules() -> list[Json]:
 
 def known_metrics() -> set[str]:
     """Return the names that operator and rank 0 serve, as tests/metrics/test_reference.py makes sure."""
-    return {*METRICS, *(PREFIX + name for name in (*GAUGES, *RANK_GAUGES))}
+    return {*METRICS, *(PREFIX + name for name in (*GAUGES, *RANK_GAUGES, *RUN_GAUGES))}
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
@@ -33,7 +33,7 @@ def test_an_alert_uses_metrics_that_exist_and_says_what_to_do(rule: Json) -> Non
     used = set(re.findall(r"bert_(?:operator|trainer)_\w+", rule["expr"]))
     assert used
     assert used <= known_metrics()
-    assert set(rule["annotations"]) == {"summary", "description", "remedy"}
+    assert set(rule["annotations"]) == {"summary", "description", "remedy", "runbook_url"}
     assert all(rule["annotations"].values())
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
 

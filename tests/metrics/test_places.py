@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import re
+import shutil
 import socket
+import time
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,11 +34,11 @@ RECORD = {
 def test_a_record_reaches_the_file_and_the_line(tmp_path: Path) -> None:
     line = io.StringIO()
     writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), Reporter("uid-1", 2, line))
-    writer.progress({**RECORD, "gradient_norm": 0.5})
+    writer.progress({**RECORD, "mlm_loss": 0.5})
     writer.close()
     (record,) = read_metrics(tmp_path)
     assert {key: record[key] for key in RECORD} == RECORD
-    assert record["gradient_norm"] == 0.5
+    assert record["mlm_loss"] == 0.5
     assert line.getvalue() == (
         "bert-trainer/1 event=progress stage=phase1 step=20 steps=100 loss=6.25 mlm_accuracy=0.125 "
         "learning_rate=0.001 job=uid-1 attempt=2\n"
@@ -62,6 +68,50 @@ def test_prometheus_serves_the_newest_values(tmp_path: Path) -> None:
         writer.close()
     assert 'bert_trainer_loss{stage="phase1"} 6.25' in text
     assert 'bert_trainer_step{stage="phase1"} 20.0' in text
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[MetricsWriter, Callable[[], str]]]:
+    """Return a writer, and what reads the page that it serves."""
+    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False, prometheus_port=0), Reporter("uid-1", 1, None))
+
+    def read() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{writer.prometheus_port}/metrics") as answer:
+            return str(answer.read().decode())
+
+    yield writer, read
+    writer.close()
+
+
+def figure(page: str, name: str) -> float:
+    found = re.search(rf"^bert_trainer_{name} (\S+)$", page, re.MULTILINE)
+    assert found, f"{name} is not on the page"
+    return float(found[1])
+
+
+def test_the_page_says_when_the_last_checkpoint_was_written(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, read = served
+    assert abs(figure(read(), "checkpoint_timestamp_seconds") - time.time()) < 60, "nothing before the attempt is lost"
+    monkeypatch.setattr("prometheus_client.metrics.time.time", lambda: 2e9)
+    writer.saved(stage="phase1", step=5, seconds=1.5)
+    assert figure(read(), "checkpoint_timestamp_seconds") == 2e9
+
+
+def test_the_page_has_the_size_of_the_volume_while_the_volume_answers(served: Any) -> None:
+    writer, read = served
+    size, free = (figure(read(), f"volume_{name}") for name in ("bytes", "free_bytes"))
+    assert 0 < free < size == shutil.disk_usage(writer.folder).total
+    writer.folder.joinpath("metrics.jsonl").unlink(missing_ok=True)
+    writer.folder.rmdir()
+    assert math.isnan(figure(read(), "volume_free_bytes"))
+
+
+def test_nothing_remains_of_a_stage_that_met_its_target_early(served: Any) -> None:
+    writer, read = served
+    writer.progress({**RECORD, "remaining_s": 700.0})
+    assert figure(read(), 'remaining_s{stage="phase1"}') == 700
+    writer.event("stage_finished", stage="phase1", seconds=3.0)
+    assert figure(read(), 'remaining_s{stage="phase1"}') == 0, "an alert would take it for a run that stands"
 
 
 def test_an_evaluation_reaches_every_place_under_names_of_its_own(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from bert_operator.cluster.metric_table import JOB_FIGURES
 from bert_operator.cluster.service import _Service
 from bert_operator.cluster.settings import Settings
 from bert_operator.state.progress import parse_progress_line
@@ -47,6 +48,12 @@ def operator_page() -> str:
     service._resyncer = SimpleNamespace(lag_s=lambda: 0.0)  # type: ignore[assignment]
     service._reflectors = []
     service._register_gauges()
+    told = [{"name": name, "value": "0.5"} for name in JOB_FIGURES]
+    progress = {"metrics": told, "lastUpdatedTime": "2026-01-01T12:00:00Z"}
+    blocked = [{"type": "Blocked", "status": "True", "reason": "QuotaExceeded"}]
+    status = {"phase": "Running", "stage": "phase1", "progress": progress, "conditions": blocked}
+    metadata = {"name": "corpus", "namespace": "team", "uid": "uid-1", "resourceVersion": "1"}
+    service._index.put_job({"kind": "BertPretrainJob", "metadata": metadata, "spec": {}, "status": status})
     metrics = service._metrics
     metrics.attempt_started("training")
     metrics.attempt_failed("Application", "Exited")
@@ -58,6 +65,7 @@ def test_the_page_lists_what_the_operator_serves() -> None:
     listed, served = rows(OPERATORS), families(operator_page())
     names = {family.name + "_total" * (family.type == "counter"): family for family in served}
     assert set(listed) == set(names)
+    assert {name for name in names if not names[name].samples} <= {"bert_operator_memory_limit_bytes"}
     for name, (kind, labels, *_) in listed.items():
         assert kind == names[name].type
         for sample in names[name].samples:
@@ -90,12 +98,18 @@ def test_a_figure_stands_on_the_line_that_the_page_names(name: str, tmp_path: Pa
     event, _, key = find_line(name).partition(" ")
     writer.progress({"stage": "phase1", "step": 1, "steps": 2, **({name: 5.0} if event != "evaluated" else {})})
     writer.evaluated(stage="phase1", when="during", **({key: 5.0} if event == "evaluated" else {}))
-    writer.saved(stage="phase1", step=1, seconds=5.0)
     writer.close()
     records = [record for line in "".join(lines).splitlines() if (record := parse_progress_line(line))]
     told = [(record.event, field) for record in records for field in record.fields if record.number(field) == 5.0]
-    expected = {("checkpoint", "seconds")} | ({(event, key)} if event else set())
-    assert set(told) == expected
+    assert told == ([(event, key)] if event else [])
+
+
+def test_figures_of_jobs_stand_on_the_line_and_are_what_rank_0_serves_too() -> None:
+    assert set(JOB_FIGURES) <= {*ON_THE_LINE, *ON_THE_LINE_UNLESS_ZERO}
+    assert {name: unit for name, (unit, _) in JOB_FIGURES.items() if name in GAUGES} == {
+        name: found.unit for name, found in GAUGES.items() if name in JOB_FIGURES
+    }
+    assert set(JOB_FIGURES) - set(GAUGES) == {"checkpoint_age_s", "slow_rank_score"}
 
 
 def test_the_line_has_no_more_numbers_than_a_status_takes() -> None:

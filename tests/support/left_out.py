@@ -27,6 +27,7 @@ REMEDIES = {
     "setpriv": APT + "util-linux",
     "unshare": APT + "util-linux",
     "chromium": APT + "chromium",
+    **dict.fromkeys(("prometheus", "promtool"), APT + "--no-install-recommends prometheus"),
     "g++": APT + "g++, then make setup",
     "horovod": "make setup",
     "horovodrun": "make setup",

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_operator.cluster.fair_table import FairTable
+from bert_operator.cluster.job_series import JobSeries
 from bert_operator.cluster.object_summaries import (
     ChildRecord,
     ChildSummary,
@@ -283,6 +284,10 @@ class Index:
     def num_records(self) -> int:
         """How many children are known by what a status says of them: no more than there are jobs and children."""
         return len(self._records)
+
+    def series(self) -> Iterator[tuple[JobRef, JobSeries]]:
+        """Yield what of each job becomes series of its own."""
+        return ((ref, job.series) for ref, job in self._jobs.items())
 
     def count_phases(self) -> Mapping[str, float]:
         """Return how many jobs are in each phase."""

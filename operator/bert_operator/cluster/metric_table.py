@@ -22,6 +22,33 @@ class Described(NamedTuple):
     """Of a histogram."""
 
 
+# Not "namespace" and "job": Prometheus gives every series of a pod those of the pod and of the scrape.
+OF_JOB = ("job_namespace", "job_name")
+
+JOB_FIGURES = {
+    "step": ("", "Optimizer steps taken in the current stage."),
+    "loss": ("nats", "Training loss over the last logging interval; of a regression squared error."),
+    "learning_rate": ("", "Learning rate of the last step."),
+    "gradient_norm": ("", "Global gradient norm of the last step, before clipping."),
+    "mlm_accuracy": ("share", "Masked tokens predicted correctly in the last logging interval."),
+    "sequences_per_s": ("1/s", "Sequences trained per second, over all ranks."),
+    "real_tokens_per_s": ("1/s", "Tokens without padding trained per second, over all ranks."),
+    "remaining_s": ("seconds", "Expected seconds until the current stage ends."),
+    "step_s": ("seconds", "Seconds per step."),
+    "model_flop_per_s": ("FLOP/s", "Operations per second that the steps need at least, over all ranks."),
+    "data_wait_share": ("share", "Part of the time that ranks waited for their batches."),
+    "reduction_exposed_s": ("seconds", "Seconds per step that gradient reduction took after the backward pass."),
+    "reduction_bytes": ("bytes", "Gradient bytes that each rank passed to the reduction per step."),
+    "memory_bytes": ("bytes", "Memory of the largest rank: resident set, or the most that tensors took on a GPU."),
+    "checkpoint_seconds": ("seconds", "Seconds that the latest checkpoint took to reach the disk."),
+    "checkpoint_age_s": ("seconds", "Age of the latest checkpoint; before the first one, of the attempt."),
+    "volume_free_share": ("share", "Part of the output folder's file system that is free."),
+    "slow_rank_score": ("", "How many times as long as the others the slowest rank works, while it is slow."),
+    "unhealthy_findings": ("", "Findings of training health in the current stage, once there is one."),
+    "rollbacks": ("", "Times that the run has gone back to a checkpoint, once it has."),
+}
+"""Numbers of the trainer's progress line that become ``bert_operator_job_NAME``: unit and sentence. No other does."""
+
 METRICS = {
     "bert_operator_jobs": Described("gauge", ("phase",), "", "Jobs, by phase."),
     "bert_operator_reconciles_total": Described("counter", ("result",), "", "Reconciles; result is done or failed."),
@@ -52,4 +79,27 @@ METRICS = {
         "gauge", (), "Unix time", "When the last resync finished: a comparison of known jobs with a fresh list."
     ),
     "bert_operator_known_objects": Described("gauge", ("kind",), "", "Objects in memory."),
+    "bert_operator_memory_limit_bytes": Described(
+        "gauge", (), "bytes", "Memory limit of the operator's container; absent without one."
+    ),
+    "bert_operator_process_resident_memory_bytes": Described("gauge", (), "bytes", "Memory that the operator holds."),
+    "bert_operator_process_virtual_memory_bytes": Described("gauge", (), "bytes", "Its address space."),
+    "bert_operator_process_start_time_seconds": Described("gauge", (), "Unix time", "When it started."),
+    "bert_operator_process_cpu_seconds_total": Described("counter", (), "seconds", "Processor time that it has used."),
+    "bert_operator_process_open_fds": Described("gauge", (), "", "Files and connections that it has open."),
+    "bert_operator_process_max_fds": Described("gauge", (), "", "As many may be open."),
+    "bert_operator_job_trouble": Described(
+        "gauge",
+        (*OF_JOB, "trouble", "reason"),
+        "",
+        "1 while a job is in trouble: Invalid, Failed (for a day), Blocked, Stalled, Straggling, NodeUnhealthy or "
+        "ProgressUnknown; reason as in its status.",
+    ),
+    "bert_operator_job_report_timestamp_seconds": Described(
+        "gauge", (*OF_JOB, "stage"), "Unix time", "When the newest report of a running job was read."
+    ),
+    **{
+        f"bert_operator_job_{name}": Described("gauge", (*OF_JOB, "stage"), unit, text)
+        for name, (unit, text) in JOB_FIGURES.items()
+    },
 }

@@ -5,15 +5,27 @@ from __future__ import annotations
 import builtins
 import signal
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
 from bert_operator.api.schema.conditions import FailureReason
-from bert_operator.cluster.metric_table import METRICS, Described
+from bert_operator.cluster.job_series import (
+    JobSeries,
+    Values,
+    choose_jobs,
+    list_figures,
+    list_report_times,
+    list_troubles,
+)
+from bert_operator.cluster.metric_table import JOB_FIGURES, METRICS, Described
+from bert_operator.names import JobRef
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
+CGROUPS = (Path("/sys/fs/cgroup"),)
+_NO_LIMIT = 2**62
 
 OTHER_REASON = "Other"
 KNOWN_REASONS = frozenset(
@@ -44,6 +56,8 @@ class Metrics:
         self._watch_events = self._counter("bert_operator_watch_events_total")
         found = METRICS["bert_operator_last_sweep_timestamp_seconds"]
         self._resyncs = Gauge("bert_operator_last_sweep_timestamp_seconds", found.text, registry=self.registry)
+        ProcessCollector(namespace="bert_operator", registry=self.registry)
+        self.add_view("bert_operator_memory_limit_bytes", read_memory_limit)
         # A counter that appears with its first failure has no rate() before the second.
         self._done, self._failed = (self._reconciles.labels(result) for result in ("done", "failed"))
 
@@ -98,6 +112,10 @@ class Metrics:
         # Computed at the scrape: lags and waiting times grow without any event that could set a gauge.
         self.registry.register(_View(name, METRICS[name], read))
 
+    def add_job_views(self, read: Callable[[], Iterable[tuple[JobRef, JobSeries]]], clock: Callable[[], float]) -> None:
+        """Register the gauges of single jobs. read: returns all jobs; clock: seconds since 1970."""
+        self.registry.register(_JobViews(read, clock))
+
     def render(self) -> bytes:
         """Return the page that Prometheus scrapes."""
         return generate_latest(self.registry)
@@ -114,3 +132,35 @@ class _View:
         for value, figure in self._read().items():
             family.add_metric([value] if self._described.labels else [], figure)
         yield family
+
+
+class _JobViews:
+    """All gauges of single jobs, computed from one look at them."""
+
+    def __init__(self, read: Callable[[], Iterable[tuple[JobRef, JobSeries]]], clock: Callable[[], float]) -> None:
+        self._read, self._clock = read, clock
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        jobs = choose_jobs(self._read())
+        yield _family("bert_operator_job_trouble", list_troubles(jobs, self._clock()))
+        yield _family("bert_operator_job_report_timestamp_seconds", list_report_times(jobs))
+        for name in JOB_FIGURES:
+            yield _family(f"bert_operator_job_{name}", list_figures(jobs, name))
+
+
+def _family(name: str, values: Values) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, METRICS[name].text, labels=METRICS[name].labels)
+    for labels, figure in values.items():
+        family.add_metric(labels, figure)
+    return family
+
+
+def read_memory_limit(roots: Iterable[Path] = CGROUPS) -> Mapping[str, float]:
+    """Return the memory limit of this container in bytes, under ""; nothing where there is none."""
+    for root in roots:
+        for name in ("memory.max", "memory/memory.limit_in_bytes"):
+            with suppress(OSError, ValueError):
+                limit = int((root / name).read_text())
+                # Version 1 writes "no limit" as the largest multiple of a page.
+                return {"": float(limit)} if limit < _NO_LIMIT else {}
+    return {}

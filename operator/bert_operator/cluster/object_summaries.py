@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from bert_operator.api.schema.status import MAX_IMAGE, MAX_MESSAGE
 from bert_operator.cluster.demand import Demand, read_demand
+from bert_operator.cluster.job_series import JobSeries, read_series
 from bert_operator.cluster.json_text import read_json, write_json
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.render import names
@@ -74,6 +75,8 @@ class JobSummary(NamedTuple):
     """Whether it is deleted with ``--cascade=orphan``: its children stay."""
     content: bytes | None
     """The document as compact JSON, without managed fields and annotations; None if it is too large to be kept."""
+    series: JobSeries
+    """What of it Prometheus gets."""
 
     def document(self) -> dict[str, Any]:
         """Return a fresh copy of the document."""
@@ -200,6 +203,7 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummar
         child=_read_record(metadata, kept["status"]),
         keeps_children=keeps_children(body),
         content=content if len(content) <= most_bytes else None,
+        series=read_series(kept["status"]),
     )
 
 

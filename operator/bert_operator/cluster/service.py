@@ -230,6 +230,7 @@ class _Service:
         }
         for name, read in views.items():
             self._metrics.add_view(name, read)
+        self._metrics.add_job_views(self._index.series, time.time)
 
 
 async def _is_served(api: ApiClient, path: str, resource: str) -> bool:

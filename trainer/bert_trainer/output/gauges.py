@@ -37,12 +37,20 @@ GAUGES = {
     "gradient_norm": Described("", "Global gradient norm of the last step, before clipping."),
     "sequences_per_s": Described("1/s", "Sequences trained per second, over all ranks."),
     "real_tokens_per_s": Described("1/s", "Tokens without padding trained per second, over all ranks."),
+    "step_s": Described("seconds", "Seconds per step, over the last logging interval."),
+    "work_s": Described("seconds", "Seconds per step that the slowest rank worked itself, without waiting for others."),
+    "model_flop_per_s": Described(
+        "FLOP/s",
+        "Operations per second, over all ranks, that the steps of pretraining need at least: matrix products on real "
+        "tokens and masked positions. Divided by what the hardware can do it is the MFU.",
+    ),
     "reduction_s": Described(
         "seconds", "Seconds that summing gradients over ranks took per step, the slowest rank's; from two ranks on."
     ),
     "reduction_exposed_s": Described(
         "seconds", "Seconds per step that gradient reduction took after the backward pass, the slowest rank's."
     ),
+    "reduction_bytes": Described("bytes", "Gradient bytes that each rank passed to the reduction per step."),
     "token_imbalance": Described(
         "", "Real tokens of the busiest rank over the mean of all ranks, 1 if they are equal."
     ),
@@ -59,6 +67,7 @@ GAUGES = {
     "rollbacks": Described("", "Times that the run has gone back to a checkpoint."),
     "data_wait_share": Described("share", "Part of the last logging interval that ranks waited for their batches."),
     "checkpoint_seconds": Described("seconds", "Seconds that the latest checkpoint took to reach the disk."),
+    "volume_free_share": Described("share", "Part of the output folder's file system that is free."),
     "shards_left_out": Described("", "Shards that the current stage goes on without, since they could not be used."),
     "remaining_s": Described("seconds", "Expected seconds until the current stage ends."),
     "evaluation_step": Described("", "Optimizer steps of the stage at its latest evaluation."),
@@ -77,6 +86,15 @@ GAUGES = {
     f"evaluation_accuracy{MISMATCHED}": Described("share", "Accuracy on a second validation set, likewise."),
 }
 """Labelled by stage."""
+
+RUN_GAUGES = {
+    "checkpoint_timestamp_seconds": Described(
+        "Unix time", "When the latest checkpoint was in place; before the first one, when the attempt began."
+    ),
+    "volume_bytes": Described("bytes", "Size of the file system of the output folder."),
+    "volume_free_bytes": Described("bytes", "What is free on it for users other than root."),
+}
+"""Of the whole run, without labels."""
 
 RANK_GAUGES = {
     "rank_score": Described(
@@ -106,6 +124,17 @@ ON_THE_LINE = (
     "elapsed_s",
     "data_wait_s",
     "remaining_s",
+    # Where the time goes, and what a crash would lose: people without access to a port or the volume have nothing else.
+    "step_s",
+    "model_flop_per_s",
+    "gradient_norm",
+    "data_wait_share",
+    "reduction_exposed_s",
+    "reduction_bytes",
+    "memory_bytes",
+    "checkpoint_seconds",
+    "checkpoint_age_s",
+    "volume_free_share",
     # Only while a rank is slow.
     "slow_rank",
     "slow_rank_host",
@@ -127,6 +156,4 @@ def find_line(name: str) -> str:
     """Return how a figure is told on standard output: event and field of its line; empty for one that is not."""
     if name.startswith(EVALUATION):
         return f"evaluated {name.removeprefix(EVALUATION)}"
-    if name == "checkpoint_seconds":
-        return "checkpoint seconds"
     return f"progress {name}" if name in (*ON_THE_LINE, *ON_THE_LINE_UNLESS_ZERO) else ""

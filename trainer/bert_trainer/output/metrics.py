@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,15 @@ from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
 from bert_trainer.config.run_config import LoggingConfig
 from bert_trainer.errors import InputError, TrainerError
-from bert_trainer.output.gauges import EVALUATION, GAUGES, ON_THE_LINE, ON_THE_LINE_UNLESS_ZERO, PREFIX, RANK_GAUGES
+from bert_trainer.output.gauges import (
+    EVALUATION,
+    GAUGES,
+    ON_THE_LINE,
+    ON_THE_LINE_UNLESS_ZERO,
+    PREFIX,
+    RANK_GAUGES,
+    RUN_GAUGES,
+)
 from bert_trainer.output.progress import Reporter, Value
 from bert_trainer.system.atomic_files import disk_errors, open_no_link
 
@@ -71,6 +80,13 @@ class MetricsWriter:
                 f"{name}s": Gauge(PREFIX + name, found.text, ["stage", "rank"], registry=registry)
                 for name, found in RANK_GAUGES.items()
             }
+            self._gauges |= {
+                name: Gauge(PREFIX + name, found.text, registry=registry) for name, found in RUN_GAUGES.items()
+            }
+            self._gauges["checkpoint_timestamp_seconds"].set_to_current_time()
+            # At the scrape, in a thread of its own: a volume that does not answer must not hold a step.
+            for name, blocks in (("volume_bytes", "f_blocks"), ("volume_free_bytes", "f_bavail")):
+                self._gauges[name].set_function(partial(_volume_bytes, self.folder, blocks))
             port = self.config.prometheus_port
             try:
                 server, thread = start_http_server(port, registry=registry)
@@ -104,6 +120,8 @@ class MetricsWriter:
         """Publish that a checkpoint is in place; ``fields`` has at least stage, step and seconds."""
         self.event("checkpoint", **fields)
         self._publish(str(fields["stage"]), int(fields["step"] or 0), {"checkpoint_seconds": fields["seconds"]})
+        if self._gauges:
+            self._gauges["checkpoint_timestamp_seconds"].set_to_current_time()
 
     def repeat_results(self) -> None:
         """Print the latest evaluation of every stage once more: who reads the end of the log then has all of them."""
@@ -138,6 +156,9 @@ class MetricsWriter:
             "run_s": time.monotonic() - self._started_at_s,
             "cpu_s": fields.get("cpu_s", time.process_time()),
         }
+        if event == "stage_finished" and self._gauges:
+            # Whatever was expected of a stage that met its target early: nobody may take it for one that stands still.
+            self._gauges["remaining_s"].labels(str(fields["stage"])).set(0)
         path = self.folder / METRICS_FILE
         try:
             with disk_errors(path), open_no_link(path, "a") as file:
@@ -169,6 +190,25 @@ def _shown(fields: Record) -> Record:
     """Return what the progress line has of a record."""
     unless_zero = {key: fields[key] for key in ON_THE_LINE_UNLESS_ZERO if fields.get(key)}
     return {key: fields.get(key) for key in ON_THE_LINE} | unless_zero
+
+
+def _volume_bytes(folder: Path, blocks: str) -> float:
+    """Return the bytes in so many blocks of a folder's file system. blocks: a field of ``os.statvfs``."""
+    try:
+        volume = os.statvfs(folder)
+    except OSError:
+        return math.nan  # an exception here would take every other figure off the page
+    return float(volume.f_frsize * getattr(volume, blocks))
+
+
+def free_share(folder: Path) -> float | None:
+    """Return which part of a folder's file system is free; None where that cannot be known."""
+    try:
+        volume = os.statvfs(folder)
+    except OSError:
+        return None
+    # Some file systems of clusters say nothing of their size.
+    return volume.f_bavail / volume.f_blocks if volume.f_blocks else None
 
 
 def _process_start_s() -> float:

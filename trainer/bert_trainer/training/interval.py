@@ -16,6 +16,7 @@ from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.output.metrics import OfRanks, Record
 from bert_trainer.parallel.reduction import ReductionTimes
 from bert_trainer.parallel.world import World, gather_numbers
+from bert_trainer.training.flop import count_flop
 from bert_trainer.training.learner import Learner, ModelT
 from bert_trainer.training.run_writer import RunWriter
 from bert_trainer.training.stage_progress import StageProgress
@@ -44,6 +45,7 @@ class Interval:
     def _clear(self) -> None:
         self._sums: list[LossSums] = []
         self._masked = self._rows = self._tokens = self._most_tokens = 0
+        self._pairs = 0.0
         self._reductions: list[ReductionTimes] = []
         self._started_at_s = time.monotonic()
 
@@ -57,6 +59,13 @@ class Interval:
         self._masked += batch.num_masked
         self._rows += batch.num_rows
         self._tokens += batch.num_tokens
+        # As if its rows were equally long, which is the least that it can be: their lengths lie on the device.
+        self._pairs += batch.num_tokens**2 / max(batch.num_rows, 1)
+
+    def _count_flop(self) -> float:
+        model = self._learner.model
+        counts = {"tokens": self._tokens, "pairs": self._pairs, "masked": self._masked}
+        return count_flop(model.config, model.vocabulary_size, **counts)
 
     def add_busiest_rank(self, most_tokens: int) -> None:
         """Add the real tokens of a step's busiest rank."""
@@ -107,9 +116,9 @@ class Interval:
         # Before anything that waits, for the device or for other ranks: the interval ends here.
         now_s = time.monotonic()
         costs, of_ranks = rank_costs(world, learner, self._reductions, self._tokens, self._stragglers)
-        own = [self._masked, self._rows, self._tokens, time.process_time(), self._waited_s]
+        own = [self._masked, self._rows, self._tokens, time.process_time(), self._waited_s, self._count_flop()]
         totals = world.sum_numbers([*read_sums(self._sums), *own])
-        masked_lm, next_sentence, masked_correct, pairs_correct, masked, rows, tokens, cpu_s, all_waited_s = totals
+        masked_lm, next_sentence, masked_correct, pairs_correct, masked, rows, tokens, cpu_s, all_waited_s, flop = totals
         waited_s, self._all_waited_s = all_waited_s - self._all_waited_s, all_waited_s
         masked = max(masked, 1)  # rows without any prediction are allowed
         elapsed_s = max(now_s - self._started_at_s, 1e-9)
@@ -132,6 +141,8 @@ class Interval:
                 "loss_scale": learner.scaler.scale if learner.scaler.enabled else None,
                 "sequences_per_s": rows / elapsed_s,
                 "real_tokens_per_s": tokens / elapsed_s,
+                "step_s": elapsed_s / len(self._reductions),
+                "model_flop_per_s": flop / elapsed_s,
                 # For people to compare two runs; the checkpoint's manifest has all 64 digits.
                 "sample_hash": progress.sample_hash[:16],
                 "elapsed_s": now_s - self._stage_started_at_s,
@@ -162,7 +173,7 @@ def rank_costs(
     tokens: int,
     stragglers: Stragglers,
 ) -> tuple[Record, OfRanks]:
-    """Return reduction times, memory and who is slow in an interval over all ranks; collective.
+    """Return own work, reduction times, memory and who is slow in an interval over all ranks; collective.
 
     Seconds and bytes are means over its steps: bytes are those that every rank sends, seconds and memory are
     those of the rank with the largest value.
@@ -184,8 +195,8 @@ def rank_costs(
         tokens / steps,
     ]
     by_rank = gather_numbers(world, own)
-    total_s, exposed_s, memory, state, *_ = map(max, zip(*by_rank, strict=True))
-    costs: Record = {"memory_bytes": memory, "optimizer_state_bytes": state}
+    total_s, exposed_s, memory, state, work_s, _ = map(max, zip(*by_rank, strict=True))
+    costs: Record = {"work_s": work_s, "memory_bytes": memory, "optimizer_state_bytes": state}
     if world.size == 1:
         return costs, {}
     sent_bytes = sum(times.sent_bytes for times in reductions) / steps

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import platform
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -25,7 +26,7 @@ from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import FencedError, Stopped, TrainerError
 from bert_trainer.output.inputs import release
-from bert_trainer.output.metrics import METRICS_FILE, NOTHING_OF_RANKS, MetricsWriter, OfRanks, Record
+from bert_trainer.output.metrics import METRICS_FILE, NOTHING_OF_RANKS, MetricsWriter, OfRanks, Record, free_share
 from bert_trainer.output.progress import Reporter, Value
 from bert_trainer.output.report import write_report
 from bert_trainer.output.report_page import write_page
@@ -184,11 +185,14 @@ class Rank0Writer(RunWriter):
         self.store.prune(self.store.keep)
         write_environment(folder.path, _describe_environment(environment, world, config))
         self._metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
+        self._saved_at_s = time.monotonic()
+        self._save_took_s: float | None = None
         self.rollbacks = read_rollbacks(folder.path)
 
     def _announce(self, position: Position, path: Path, seconds: float) -> None:
         num_bytes = sum(file.stat().st_size for file in path.iterdir())
         is_slow = seconds >= SLOW_WRITE_S
+        self._saved_at_s, self._save_took_s = time.monotonic(), seconds
         self._metrics.saved(
             stage=position.stage,
             step=position.step,
@@ -220,7 +224,13 @@ class Rank0Writer(RunWriter):
             logger.warning("The report was not written: %s", (str(error).splitlines() or [type(error).__name__])[0])
 
     def progress(self, record: Record, of_ranks: OfRanks = NOTHING_OF_RANKS) -> None:  # noqa: D102
-        self._metrics.progress(record, of_ranks)
+        # What a crash would lose by now: before the first checkpoint, all since the attempt began.
+        figures: Record = {
+            "checkpoint_seconds": self._save_took_s,
+            "checkpoint_age_s": time.monotonic() - self._saved_at_s,
+            "volume_free_share": free_share(self.folder.path),
+        }
+        self._metrics.progress({**record, **figures}, of_ranks)
 
     def evaluated(self, **fields: Value) -> None:  # noqa: D102
         self._metrics.evaluated(**fields)

@@ -150,6 +150,7 @@ class RunInterval:
                 "loss_scale": learner.scaler.scale if learner.scaler.enabled else None,
                 "sequences_per_s": rows / elapsed_s,
                 "real_tokens_per_s": tokens / elapsed_s,
+                "step_s": elapsed_s / max(self._steps, 1),
                 "sample_hash": progress.sample_hash[:16],
                 "elapsed_s": now_s - started_at_s,
                 "remaining_s": steps_left * elapsed_s / max(self._steps, 1) + evaluations_s,
