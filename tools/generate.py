@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import yaml
@@ -41,6 +42,19 @@ _STAGES_OF_PRESETS: dict[str, dict[str, object]] = {
     "export": {"format": "huggingface"},
 }
 """In their order, and what a preset has where its example has no such stage."""
+SHAREABLE_TEXTS: dict[str, object] = {
+    "reason": "reasons",
+    "type": "reasons",
+    "completedRuns": {"one of": ["prepare", "training"]},
+    "run": {"one of": ["prepare", "training"]},
+    "loss": "figure",
+    "sequencesPerSecond": "figure",
+    "stage": "name of a stage",
+    "node": "name of a node",
+    "pod": "name of a pod",
+    "avoidedNodes": "name of a node",
+}
+"""Fields of text in a status of which more than their length may be handed on."""
 FOLDED = 60
 """Characters of the longest text on the line of its key."""
 PLUGIN = "kubectl bert"
@@ -185,6 +199,47 @@ def render_presets() -> str:
     return json.dumps(presets, indent=2) + "\n"
 
 
+def render_shareable() -> str:
+    """What `kubectl bert collect` may hand on of a job: paths of numbers, times and words of closed lists."""
+    from bert_operator.api.crd import render_crd
+    from bert_operator.api.schema import conditions
+    from bert_operator.state.results import _FIGURES
+    from bert_trainer.output.metrics import _ON_THE_LINE, _ON_THE_LINE_UNLESS_ZERO
+
+    (version,) = render_crd()["spec"]["versions"]
+    job = version["schema"]["openAPIV3Schema"]["properties"]
+    tables = (conditions.ConditionType, conditions.Reason, conditions.BlockerReason, conditions.FailureReason)
+    sources = "\n".join(path.read_text() for path in sorted((ROOT / "trainer/bert_trainer").rglob("*.py")))
+    figures = {*_ON_THE_LINE, *_ON_THE_LINE_UNLESS_ZERO, *_FIGURES, "seconds", "exit_code"}
+    shown = {
+        "spec": shareable(job["spec"], "spec", {}),
+        "status": shareable(job["status"], "status", SHAREABLE_TEXTS),
+        "reasons": sorted({member.value for table in tables for member in table}),
+        "figures": sorted(figures - {"stage", "slow_rank_host"}),
+        "events": sorted(set(re.findall(r"(?:event|report)\(\s*\"([a-z_]+)\"", sources))),
+    }
+    return json.dumps(shown, indent=1) + "\n"
+
+
+def shareable(schema: dict[str, Any], name: str, texts: dict[str, object]) -> object:
+    """Return the shape of a field for `bert_operator.plugin.sharing`; text is what nothing is said of."""
+    if "properties" in schema:
+        found = {key: shareable(field, key, texts) for key, field in schema["properties"].items()}
+        if texts and found.keys() == {"name", "value"}:
+            return {"name": "figures", "value": "figure"}
+        return {key: shape for key, shape in found.items() if shape != "text"}
+    if schema.get("type") == "array":
+        return [shareable(schema["items"], name, texts)]
+    if "enum" in schema:
+        return {"one of": sorted(str(word) for word in schema["enum"] if word is not None)}
+    if schema.get("x-kubernetes-int-or-string"):
+        return "amount"
+    kinds = {"integer": "number", "number": "number", "boolean": "boolean"}
+    if schema.get("type") != "string":
+        return kinds.get(str(schema.get("type")), "text")
+    return "time" if texts and re.search(r"(Time|At|Since)$", name) else texts.get(name, "text")
+
+
 def render_chart_definition() -> str:
     """The same as a template of the chart: installed, upgraded and kept as its values say."""
     text = render_definition()
@@ -239,6 +294,7 @@ FILES: dict[str, Callable[[], str]] = {
     "charts/bert-operator/templates/crd.yaml": render_chart_definition,
     "operator/bert_operator/doctor/fields.txt": render_doctor_fields,
     "operator/bert_operator/plugin/presets.json": render_presets,
+    "operator/bert_operator/plugin/shareable.json": render_shareable,
     "charts/bert-operator/files/alerts.yaml": render_chart_alerts,
     VALUES_SCHEMA: render_chart_values_schema,
 }

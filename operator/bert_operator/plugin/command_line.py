@@ -14,7 +14,17 @@ from bert_operator.plugin.console import Console
 from bert_operator.plugin.context import Context, Verb, common_options, kubectl_of
 from bert_operator.plugin.errors import EXIT_INTERRUPTED
 from bert_operator.plugin.kubectl import Kubectl
-from bert_operator.plugin.verbs import costing, examining, logs, looking, measuring, steering, submitting, surveying
+from bert_operator.plugin.verbs import (
+    collecting,
+    costing,
+    examining,
+    logs,
+    looking,
+    measuring,
+    steering,
+    submitting,
+    surveying,
+)
 
 EXIT_CODES = """\
 Exit codes: 0 done, 1 refused or failed, 2 wrong input, 3 no such object, 4 time is up, 130 stopped by Ctrl-C.
@@ -53,6 +63,7 @@ VERBS: tuple[Entry, ...] = (
     Entry("compare", "two jobs side by side", measuring.add_compare_options, measuring.run_compare),
     Entry("top", "what the pods of jobs use", measuring.add_top_options, measuring.run_top),
     Entry("cost", "node-hours and their price", costing.add_cost_options, costing.run_cost),
+    Entry("collect", "a support bundle, without names", collecting.add_collect_options, collecting.run_collect),
     Entry("lint", "all problems of job files", submitting.add_lint_options, submitting.run_lint),
     Entry("render", "what a job would become", submitting.add_render_options, submitting.run_render, is_shared=False),
     Entry("doctor", "look for what is wrong with a cluster", examining.add_doctor_options, examining.run_doctor),
