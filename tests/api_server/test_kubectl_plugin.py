@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from bert_operator.plugin.command_line import main
+from bert_operator.plugin.presets import PRESETS
 from cluster_api import Api, wait_until
 from cluster_jobs import Jobs, job_document
 from control_plane import ControlPlane
@@ -162,6 +165,52 @@ def test_a_missing_right_is_named(jobs: Jobs, bert: Bert) -> None:
         assert answer.code == 1
         assert "Forbidden" in answer.remarks
         assert "hint: ask whoever runs the cluster" in answer.remarks
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_is_a_job_that_the_api_server_takes(jobs: Jobs, bert: Bert, preset: str) -> None:
+    words = ("submit", "--preset", preset, "--text", "pvc/wiki/text", "--to", "pvc/results", "--workers", "4")
+    answer = bert(*words, "--dry-run=server")
+    assert answer.output.endswith(f"bert-{preset} created (server dry run)\n"), answer.remarks
+    answer = bert(*words, "--set", "stages[phase1].pretrain.lerningRate=1")
+    assert (answer.code, "lerningRate" in answer.remarks) == (1, True), "kubectl takes no unknown field"
+    assert jobs.is_gone(f"bert-{preset}")
+
+
+def test_what_a_job_costs_and_its_bundle_are_read_from_its_own_objects(
+    api: Api, namespace: str, jobs: Jobs, bert: Bert, tmp_path: Path
+) -> None:
+    jobs.create("bert", workers=2, resources={"cpu": 4, "memory": "8Gi"}, env=[{"name": "TOKEN", "value": "hunter2"}])
+    with FakeKubelet(api, namespace, {1: None, 2: None}) as kubelet:
+        jobs.wait_phase("bert", "Running")
+        assert bert("suspend", "bert", "--wait", "--timeout=90s").code == 0
+        assert bert("resume", "bert", "--wait", "--timeout=90s").code == 0
+        kubelet.fates[2] = kubelet.succeed
+        assert bert("wait", "bert", "--timeout=90s").code == 0
+        status = jobs.status("bert")
+        counted = {(item["phase"], item.get("run")) for item in status["phaseTimes"]}
+        assert {phase for phase, _ in counted} <= {"Pending", "Running", "Stopping", "Stopped"}
+        took_s = sum(item["seconds"] for item in status["phaseTimes"])
+        since, created = (datetime.fromisoformat(status[name]) for name in ("phaseSince", "startTime"))
+        assert (since - created).total_seconds() <= took_s + 1
+        told = json.loads(bert("cost", "bert", "-o", "json").output)
+        assert not any("frozen configuration" in sentence for sentence in told["notKnown"])
+        running_s = sum(item["seconds"] for item in status["phaseTimes"] if item["phase"] in ("Running", "Stopping"))
+        assert told["expectedHours"] == told["hours"]
+        assert told["hours"].get("cpu", 0.0) == pytest.approx(running_s * 9 / 3600, abs=1e-3)
+        assert "In all" in bert("status", "bert").output
+
+        path = tmp_path / "bert.tar.gz"
+        answer = bert("collect", "bert", "--output", str(path))
+        assert answer.code == 0, answer.remarks
+    with tarfile.open(path, "r:gz") as files:
+        content = {name: files.extractfile(name).read().decode() for name in files.getnames()}  # type: ignore[union-attr]
+    held = "".join(content.values())
+    assert not [word for word in ("hunter2", "TOKEN", namespace, "bert-a1", "runs/bert", "example.com") if word in held]
+    assert json.loads(content["support/job.json"])["status"]["phase"] == "Succeeded"
+    reasons = {event["reason"] for event in json.loads(content["support/events.json"])}
+    assert {"AttemptStarted", "AllStagesDone"} & reasons
+    assert json.loads(content["support/pods.json"])[0]["metadata"]["name"].startswith("pod-")
 
 
 def test_a_namespace_without_jobs_and_a_job_that_is_deleted_while_it_is_waited_for(
