@@ -30,9 +30,10 @@ from bert_operator.plugin.errors import ApiRefused, NeverReached, NoSuchObject, 
 from bert_operator.plugin.following import Follower, Wanted
 from bert_operator.plugin.job import Job, Stage
 from bert_operator.plugin.kubectl import Kubectl
+from bert_operator.plugin.presets import make_manifest
 from bert_operator.plugin.views.cost_view import Cost, find_cost
 
-__all__ = ["ApiRefused", "Client", "Cost", "Job", "NeverReached", "NoSuchObject", "Stage", "TimeIsUp"]
+__all__ = ["ApiRefused", "Client", "Cost", "Job", "NeverReached", "NoSuchObject", "Stage", "TimeIsUp", "make_manifest"]
 
 
 class Client:

@@ -57,6 +57,14 @@ def test_the_file_has_the_presets_in_it(made: Path, kubectl: KubectlStandIn) -> 
     assert yaml.safe_load(answer.stdout)["spec"]["model"] == {"preset": "large"}
 
 
+def test_the_file_makes_a_support_bundle(made: Path, kubectl: KubectlStandIn) -> None:
+    kubectl.answer(GET, says(running()))
+    kubectl.answer("get ", items())
+    answer = start(made / "kubectl-bert", kubectl, "collect", "corpus", "--output", "bundle.tar.gz")
+    assert answer.returncode == 0, answer.stderr
+    assert (kubectl.folder / "bundle.tar.gz").is_file()
+
+
 def test_it_holds_what_it_imports_and_no_more() -> None:
     modules = modules_of("bert_operator.plugin.command_line")
     assert {"bert_operator.plugin.views.status_view", "bert_operator.doctor.command", "bert_operator"} <= set(modules)
@@ -96,6 +104,10 @@ def test_krew_is_told_what_it_will_find(made: Path) -> None:
         (["wait", "corpus", "--for", "s"], "stage=NAME step=N stopped stopping succeeded :4"),
         (["status", "-o", ""], "json name wide yaml :4"),
         (["submit", ""], ":0"),
+        (["submit", "--preset", ""], "large tiny :4"),
+        (["cost", "corpus", "--prices", ""], ":0"),
+        (["collect", "corpus", "--output", ""], ":0"),
+        (["list", "--kubeconfig", ""], ":0"),
         (["nothing", ""], ":4"),
     ],
 )

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from bert_operator.api.parsing.documents import read_job_document
-from bert_operator.client import Client
+from bert_operator.client import Client, make_manifest
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.errors import InputError
-from bert_operator.plugin.presets import PRESETS, list_presets, make_manifest
+from bert_operator.plugin.presets import PRESETS, list_presets
 from kubectl_stand_in import KubectlStandIn, changes, says
 from seen_jobs import job
 

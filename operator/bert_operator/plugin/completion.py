@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from bert_operator.errors import OperatorError
 from bert_operator.plugin.kubectl import JOBS, Kubectl
@@ -49,9 +50,9 @@ def complete(words: Sequence[str], verbs: Mapping[str, argparse.ArgumentParser])
 
 
 def _values_of(action: argparse.Action, unfinished: str, kubectl: Kubectl) -> list[str]:
+    if action.type is Path:
+        return [FILES]
     match action.dest:
-        case "kubeconfig":
-            return [FILES]
         case "namespace":
             return [*_matching(_names(kubectl.within(None), "namespaces"), unfinished), NO_FILES]
         case "awaited":

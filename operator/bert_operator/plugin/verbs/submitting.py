@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from bert_operator.errors import EXIT_FAILED, EXIT_SUCCEEDED, DocumentError, InputError
 from bert_operator.names import KIND
@@ -200,6 +201,7 @@ def add_render_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--settings",
+        type=Path,
         metavar="FILE",
         help="the operator's settings or the ConfigMap that holds them, whose profiles complete the job; default: the "
         "operator's default settings, without profiles",
@@ -213,6 +215,6 @@ def run_render(arguments: argparse.Namespace, context: Context) -> int:
     bert-operator-settings -o yaml > settings.yaml, if you may read it, then --settings settings.yaml.
     """
     given = sys.stdin.read() if arguments.file == "-" else None
-    settings = ["--settings", arguments.settings] if arguments.settings else []
+    settings = ["--settings", str(arguments.settings)] if arguments.settings else []
     words = ["render", arguments.file, "--show", arguments.show, *settings]
     return run_operator_command(words, "render", given=given)
