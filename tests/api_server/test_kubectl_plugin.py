@@ -227,6 +227,7 @@ def test_a_namespace_without_jobs_and_a_job_that_is_deleted_while_it_is_waited_f
 def test_a_dry_run_of_verbs_that_change_is_kept_by_nobody(jobs: Jobs, bert: Bert) -> None:
     for name in ("first", "second"):
         jobs.create(name)
+    assert bert("list", "-o", "jsonpath={.items[*].metadata.name}").output == "first second\n"
     before = {name: jobs.get(name)["metadata"]["generation"] for name in ("first", "second")}
     for verb in ("suspend", "delete"):
         answer = bert(verb, "--all", "--dry-run=server")

@@ -79,6 +79,52 @@ def test_names_and_documents_are_for_programs(
         assert read(capsys.readouterr().out) == {"apiVersion": "v1", "kind": "List", "items": list(JOBS)}
 
 
+def test_phases_choose_and_a_blocked_job_is_in_two(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(GET, items(*JOBS))
+    for phases, names in (
+        ("Running,succeeded", ["done", "corpus"]),
+        ("blocked", ["waits"]),
+        ("pending", ["waits"]),
+        ("queued", []),
+    ):
+        assert bert("list", "-o", "name", "--phase", phases) == 0
+        assert [line.partition("/")[2] for line in capsys.readouterr().out.splitlines()] == names
+    assert bert("list", "--phase", "queued") == 0
+    assert capsys.readouterr().err == "No BertPretrainJobs in the context's namespace with --phase queued.\n"
+    assert bert("list", "--phase", "running,over") == 2
+    assert "--phase: got over; allowed: blocked, invalid, stopped" in capsys.readouterr().err
+
+
+def test_templates_are_printed_by_kubectl(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(GET, says("corpus second"))
+    template = "jsonpath={.items[*].metadata.name}"
+    assert bert("list", "-A", "-l", "team=a", "-o", template) == 0
+    assert kubectl.calls() == [f"{GET} --selector team=a --all-namespaces --output={template}"]
+    assert capsys.readouterr().out == "corpus second\n"
+    assert bert("list", "-o", template, "--phase", "running") == 2
+    assert "got --phase beside -o jsonpath" in capsys.readouterr().err
+    for output in ("jsonpath", "other=x"):
+        with pytest.raises(SystemExit, match="2"):
+            bert("list", "-o", output)
+        assert f"invalid choice: '{output}' (choose from 'wide', 'name'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "coloured"), [((), False), (("--color", "always"), True), (("--color=never",), False)]
+)
+def test_colours_can_be_asked_for(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], coloured: bool
+) -> None:
+    kubectl.answer(GET, items(running()))
+    for asked in ((*words, "list"), ("list", *words)):
+        assert bert(*asked) == 0
+        assert ("\033[32mRunning" in capsys.readouterr().out) is coloured
+
+
 def test_no_jobs_are_a_remark_and_no_table(
     bert: Callable[..., int], kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,6 +202,16 @@ def test_options_to_the_cluster_stand_before_the_verb_or_behind_it(bert: Bert, k
                   ("-n", "other", "--context", "far", "list", "-n", "team")):  # fmt: skip
         assert bert(*words) == 0
     assert set(kubectl.calls()) == {f"--context far --namespace team {GET} -o json"}
+
+
+def test_every_option_to_the_cluster_reaches_kubectl_and_its_hints(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(GET, says(job("over", phase="Failed")))
+    words = "--context far --cluster east --user ann --server https://one:6443 --as bob --as-group team"
+    assert bert("suspend", "over", *words.split()) == 2
+    assert kubectl.calls() == [f"{words} {GET} over -o json"]
+    assert f"hint: kubectl bert retry over {words} starts" in capsys.readouterr().err
 
 
 def test_a_missing_kubectl_is_named(

@@ -108,10 +108,12 @@ def test_krew_is_told_what_it_will_find(made: Path) -> None:
         (["cost", "corpus", "--prices", ""], ":0"),
         (["collect", "corpus", "--output", ""], ":0"),
         (["list", "--kubeconfig", ""], ":0"),
+        (["status", "--context", "s"], "second :4"),
         (["nothing", ""], ":4"),
     ],
 )
 def test_words_are_completed(made: Path, kubectl: KubectlStandIn, words: list[str], expected: str) -> None:
+    kubectl.answer("config view -o jsonpath={.contexts[*].name}", says("first second"))
     kubectl.answer(GET, says("second corpus"))
     answer = start(made / "kubectl_complete-bert", kubectl, *words)
     assert (answer.stdout.split(), answer.stderr) == (expected.split(), "")

@@ -106,7 +106,9 @@ def add_verbs(
 def _in(surround: Callable[[Kubectl], Context], run: Verb) -> Callable[[argparse.Namespace], int]:
     def command(arguments: argparse.Namespace) -> int:
         try:
-            return run(arguments, surround(kubectl_of(arguments)))
+            context = surround(kubectl_of(arguments))
+            context.console.colours = getattr(arguments, "color", None) or "auto"
+            return run(arguments, context)
         except KeyboardInterrupt:
             # Whatever is being shown ends here, on a line of its own.
             Console().remark("")

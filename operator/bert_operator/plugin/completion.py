@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bert_operator.errors import OperatorError
+from bert_operator.plugin.context import CLUSTER_OPTIONS
 from bert_operator.plugin.kubectl import JOBS, Kubectl
 from bert_operator.plugin.waiting import AWAITED_FORMS
 
 NO_FILES, FILES = ":4", ":0"
 """Last lines of an answer, as kubectl takes them: whether the names of files may follow as well."""
 
-_CLUSTER_OPTIONS = ("--namespace", "--context", "--kubeconfig", "--as")
+_CLUSTER_OPTIONS = ("--namespace", "--kubeconfig", *(name for name, _, _ in CLUSTER_OPTIONS))
 # A shell waits for the answer.
 _TIMEOUT = "--request-timeout=2s"
 
@@ -53,6 +54,10 @@ def _values_of(action: argparse.Action, unfinished: str, kubectl: Kubectl) -> li
     if action.type is Path:
         return [FILES]
     match action.dest:
+        case "of_context" | "of_cluster" | "of_user":
+            return [*_matching(_of_kubeconfig(kubectl, f"{action.dest.removeprefix('of_')}s"), unfinished), NO_FILES]
+        case "kubeconfig":
+            return [FILES]
         case "namespace":
             return [*_matching(_names(kubectl.within(None), "namespaces"), unfinished), NO_FILES]
         case "awaited":
@@ -83,6 +88,14 @@ def _names(kubectl: Kubectl, resource: str) -> list[str]:
         # No completion is better than an error in the middle of a command line.
         return []
     return text.split()
+
+
+def _of_kubeconfig(kubectl: Kubectl, what: str) -> list[str]:
+    try:
+        # It asks no cluster.
+        return kubectl.within(None).call("config", "view", "-o", f"jsonpath={{.{what}[*].name}}").split()
+    except OperatorError:
+        return []
 
 
 def _matching(words: Sequence[str] | Mapping[str, object], begin: str) -> list[str]:

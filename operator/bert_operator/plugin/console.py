@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TextIO
+from dataclasses import dataclass, field, replace
+from typing import Literal, TextIO
 
 from bert_operator.plugin.terminal import Ink, look_at, width_of
+
+Colours = Literal["auto", "always", "never"]
 
 
 @dataclass(slots=True)
@@ -16,13 +18,16 @@ class Console:
 
     output: TextIO = field(default_factory=lambda: sys.stdout)
     remarks: TextIO = field(default_factory=lambda: sys.stderr)
+    colours: Colours = "auto"
+    """auto: on terminals alone, and not with NO_COLOR."""
     _waiting: str = field(default="", init=False)
     """The line that is shown while something is waited for."""
 
     @property
     def ink(self) -> Ink:
         """How results may be written."""
-        return look_at(self.output)
+        ink = look_at(self.output)
+        return ink if self.colours == "auto" else replace(ink, colours=self.colours == "always")
 
     @property
     def width(self) -> int:

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
-from bert_operator.plugin.console import Console
+from bert_operator.plugin.console import Colours, Console
 from bert_operator.plugin.kubectl import Kubectl
 
 
@@ -30,6 +31,20 @@ class Context:
 
 Verb = Callable[[argparse.Namespace, Context], int]
 
+CLUSTER_OPTIONS: tuple[tuple[str, str, str], ...] = (
+    ("--context", "NAME", "of the kubeconfig; default: the current one"),
+    ("--cluster", "NAME", "of the kubeconfig; default: that of the context"),
+    ("--user", "NAME", "of the kubeconfig; default: that of the context"),
+    ("--server", "URL", "of the API server; default: that of the cluster"),
+    ("--as", "USER", "act as somebody else, if you may"),
+    ("--as-group", "GROUP", "act as a member of a group, if you may"),
+)
+"""kubectl's own options that lead to a cluster, beside the namespace and the kubeconfig, and what they mean.
+
+Those that carry secrets (``--token``, ``--password``) are left out: hints repeat the options, and others on the machine
+see them. A kubeconfig keeps them.
+"""
+
 
 def common_options(*, is_again: bool = False) -> argparse.ArgumentParser:
     """Return the options that every verb takes, as a parent of its parser; they are kubectl's own.
@@ -39,9 +54,14 @@ def common_options(*, is_again: bool = False) -> argparse.ArgumentParser:
     parent = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS if is_again else None)
     group = parser_group(parent)
     group.add_argument("-n", "--namespace", metavar="NAME", help="default: that of kubectl's context")
-    group.add_argument("--context", metavar="NAME", help="of the kubeconfig; default: the current one")
     group.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: as kubectl finds it")
-    group.add_argument("--as", dest="impersonate", metavar="USER", help="act as somebody else, if you may")
+    for name, metavar, text in CLUSTER_OPTIONS:
+        group.add_argument(name, dest=_dest(name), metavar=metavar, help=text)
+    parent.add_argument(
+        "--color",
+        choices=get_args(Colours),
+        help="default: auto, on terminals alone, and not with NO_COLOR; always: for less -R and the like",
+    )
     return parent
 
 
@@ -53,11 +73,13 @@ def parser_group(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 def kubectl_of(arguments: argparse.Namespace) -> Kubectl:
     """Return kubectl with the options of a command line."""
     options: list[str] = []
-    for name, value in (
-        ("--context", getattr(arguments, "context", None)),
-        ("--kubeconfig", getattr(arguments, "kubeconfig", None)),
-        ("--as", getattr(arguments, "impersonate", None)),
-    ):
+    for name in (*(name for name, _, _ in CLUSTER_OPTIONS), "--kubeconfig"):
+        value = getattr(arguments, _dest(name), None)
         if value is not None:
             options += [name, str(value)]
     return Kubectl(options=tuple(options), namespace=getattr(arguments, "namespace", None))
+
+
+def _dest(name: str) -> str:
+    # ``as`` is a keyword, and ``server`` and the like may be words of a verb.
+    return "kubeconfig" if name == "--kubeconfig" else f"of_{name.removeprefix('--').replace('-', '_')}"

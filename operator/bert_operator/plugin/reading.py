@@ -33,10 +33,30 @@ def check_name(name: str) -> None:
 
 def read_jobs(kubectl: Kubectl, *, selector: str | None = None, everywhere: bool = False) -> list[Job]:
     """Return the jobs of the namespace, or of all. Raises ApiRefused."""
-    words = [*(("--selector", selector) if selector else ()), *(("--all-namespaces",) if everywhere else ())]
+    asked, words = _asking_for_jobs(kubectl, selector=selector, everywhere=everywhere)
+    return [Job(item) for item in asked.read(*words).get("items") or ()]
+
+
+def print_jobs(kubectl: Kubectl, output: str, *, selector: str | None = None, everywhere: bool = False) -> str:
+    """Return the jobs as one of kubectl's printers writes them.
+
+    Args:
+        kubectl: The way to the cluster.
+        output: As ``kubectl get --output`` takes it, such as ``jsonpath={.items[*].metadata.name}``.
+        selector: Labels; None: any.
+        everywhere: Whether in all namespaces.
+
+    Raises:
+        ApiRefused: They cannot be read, or the template is wrong.
+    """
+    asked, words = _asking_for_jobs(kubectl, selector=selector, everywhere=everywhere)
+    return asked.call(*words, f"--output={output}")
+
+
+def _asking_for_jobs(kubectl: Kubectl, *, selector: str | None, everywhere: bool) -> tuple[Kubectl, list[str]]:
+    words = ["get", JOBS, *(("--selector", selector) if selector else ())]
     # Other words on the command line must not narrow what is read in all namespaces.
-    asked = kubectl.within(None) if everywhere else kubectl
-    return [Job(item) for item in asked.read("get", JOBS, *words).get("items") or ()]
+    return (kubectl.within(None), [*words, "--all-namespaces"]) if everywhere else (kubectl, words)
 
 
 def read_pods_of(kubectl: Kubectl, job: Job) -> list[Pod]:

@@ -5,16 +5,27 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_operator.errors import EXIT_SUCCEEDED
+from bert_operator.errors import EXIT_SUCCEEDED, InputError
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.job import Job
 from bert_operator.plugin.kubectl import JOBS
-from bert_operator.plugin.reading import read_jobs, see
-from bert_operator.plugin.views.list_view import show_list
+from bert_operator.plugin.reading import print_jobs, read_jobs, see
+from bert_operator.plugin.terminal import printable
+from bert_operator.plugin.views.list_view import is_in_phase, parse_phases, show_list
 from bert_operator.plugin.views.status_view import show_status, summarize
 from bert_operator.plugin.yaml_text import render_yaml
 
 _OUTPUTS = ("wide", "name", "json", "yaml")
+_PRINTERS = ("jsonpath", "jsonpath-file", "go-template", "go-template-file", "custom-columns", "custom-columns-file")
+"""Outputs that kubectl makes, of what stands behind an equals sign."""
+
+
+class _WithPrinters(tuple[str, ...]):
+    """Outputs of our own, which are those that are listed and completed, and kubectl's with a template."""
+
+    def __contains__(self, word: object) -> bool:
+        name, is_given, _ = str(word).partition("=")
+        return super().__contains__(word) or bool(is_given) and name in _PRINTERS
 
 
 def add_list_options(parser: argparse.ArgumentParser) -> None:
@@ -24,14 +35,24 @@ def add_list_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        choices=_OUTPUTS,
-        help="wide: with checkpoint, reason and image; name: one name a line; json, yaml: the jobs as kubectl has them",
+        choices=_WithPrinters(_OUTPUTS),
+        help="wide: with checkpoint, reason, image; name: one name a line; json, yaml: the jobs as kubectl has them, "
+        "also jsonpath=TEMPLATE, go-template=TEMPLATE and custom-columns=COLUMNS, as in kubectl get",
+    )
+    parser.add_argument(
+        "--phase",
+        metavar="PHASES",
+        help="only jobs in these phases, such as running,queued; blocked: what is in the way",
     )
 
 
 def run_list(arguments: argparse.Namespace, context: Context) -> int:
     """Show jobs as a table, those that wait for a person first."""
+    if arguments.output is not None and "=" in arguments.output:
+        return _list_by_kubectl(arguments, context)
+    wanted = None if arguments.phase is None else parse_phases(arguments.phase)
     jobs = read_jobs(context.kubectl, selector=arguments.selector, everywhere=arguments.all_namespaces)
+    jobs = [job for job in jobs if wanted is None or is_in_phase(job, wanted)]
     match arguments.output:
         case "json":
             context.console.show(json.dumps(_as_list(jobs), indent=2, ensure_ascii=False))
@@ -50,7 +71,21 @@ def run_list(arguments: argparse.Namespace, context: Context) -> int:
             context.console.show(shown)
         case _:
             place = "any namespace" if arguments.all_namespaces else _namespace(context)
-            context.console.remark(f"No BertPretrainJobs in {place}.")
+            phases = f" with --phase {printable(arguments.phase)}" if wanted is not None else ""
+            context.console.remark(f"No BertPretrainJobs in {place}{phases}.")
+    return EXIT_SUCCEEDED
+
+
+def _list_by_kubectl(arguments: argparse.Namespace, context: Context) -> int:
+    if arguments.phase is not None:
+        raise InputError(
+            f"got --phase beside -o {printable(arguments.output)}; allowed: one of them",
+            hint="kubectl prints such lists by itself; -o json --phase has the jobs for other programs",
+        )
+    text = print_jobs(
+        context.kubectl, arguments.output, selector=arguments.selector, everywhere=arguments.all_namespaces
+    )
+    context.console.show(text.removesuffix("\n"))
     return EXIT_SUCCEEDED
 
 

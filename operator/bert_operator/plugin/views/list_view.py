@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from bert_operator.errors import InputError
 from bert_operator.plugin.job import Job
-from bert_operator.plugin.terminal import Cell, Ink, table
+from bert_operator.plugin.terminal import Cell, Ink, printable, table
 from bert_operator.plugin.views.phases import age, percent, phase_cell, text_or_dash
 
 # What needs somebody's hand stands first, what is done last.
 _ORDER = ("Invalid", "Stopped", "Stopping", "Failed", "Unseen", "Queued", "Pending", "Running", "Succeeded")
+_BLOCKED = "Blocked"
+"""Stands in the column of phases where something is in the way."""
+
+
+def parse_phases(text: str) -> frozenset[str]:
+    """Return the phases of a list with commas, as jobs have them. Raises InputError for a word that is none."""
+    allowed = {phase.lower(): phase for phase in (_BLOCKED, *_ORDER)}
+    words = [word.strip().lower() for word in text.split(",")]
+    if unknown := [word for word in words if word not in allowed]:
+        raise InputError(f"--phase: got {printable(unknown[0]) or 'nothing'}; allowed: {', '.join(allowed)}")
+    return frozenset(allowed[word] for word in words)
+
+
+def is_in_phase(job: Job, phases: Collection[str]) -> bool:
+    """Tell whether a job is in one of these phases. A blocked one is in its phase and in ``Blocked``."""
+    return job.phase in phases or _BLOCKED in phases and phase_cell(job) == (_BLOCKED, "red")
 
 
 def show_list(jobs: Sequence[Job], ink: Ink, now_s: float, *, wide: bool, with_namespace: bool) -> list[str]:
@@ -36,7 +53,7 @@ def in_order(jobs: Sequence[Job]) -> list[Job]:
 
     def place(job: Job) -> tuple[bool, int, float, str]:
         phase = _ORDER.index(job.phase) if job.phase in _ORDER else len(_ORDER)
-        return (phase_cell(job) != ("Blocked", "red"), phase, -job.created_s, job.name)
+        return (phase_cell(job) != (_BLOCKED, "red"), phase, -job.created_s, job.name)
 
     return sorted(jobs, key=place)
 
