@@ -204,13 +204,13 @@ def render_shareable() -> str:
     from bert_operator.api.crd import render_crd
     from bert_operator.api.schema import conditions
     from bert_operator.state.results import _FIGURES
-    from bert_trainer.output.metrics import _ON_THE_LINE, _ON_THE_LINE_UNLESS_ZERO
+    from bert_trainer.output.gauges import ON_THE_LINE, ON_THE_LINE_UNLESS_ZERO
 
     (version,) = render_crd()["spec"]["versions"]
     job = version["schema"]["openAPIV3Schema"]["properties"]
     tables = (conditions.ConditionType, conditions.Reason, conditions.BlockerReason, conditions.FailureReason)
     sources = "\n".join(path.read_text() for path in sorted((ROOT / "trainer/bert_trainer").rglob("*.py")))
-    figures = {*_ON_THE_LINE, *_ON_THE_LINE_UNLESS_ZERO, *_FIGURES, "seconds", "exit_code"}
+    figures = {*ON_THE_LINE, *ON_THE_LINE_UNLESS_ZERO, *_FIGURES, "seconds", "exit_code"}
     shown = {
         "spec": shareable(job["spec"], "spec", {}),
         "status": shareable(job["status"], "status", SHAREABLE_TEXTS),

@@ -25,15 +25,27 @@ from typing import Any
 
 from bert_operator.errors import DocumentError
 from bert_operator.names import KIND
-from bert_operator.plugin import changing, reading, waiting
+from bert_operator.plugin import changing, reading, surroundings, waiting
 from bert_operator.plugin.errors import ApiRefused, NeverReached, NoSuchObject, TimeIsUp
+from bert_operator.plugin.event import Event, read_event
 from bert_operator.plugin.following import Follower, Wanted
 from bert_operator.plugin.job import Job, Stage
 from bert_operator.plugin.kubectl import Kubectl
 from bert_operator.plugin.presets import make_manifest
 from bert_operator.plugin.views.cost_view import Cost, find_cost
 
-__all__ = ["ApiRefused", "Client", "Cost", "Job", "NeverReached", "NoSuchObject", "Stage", "TimeIsUp", "make_manifest"]
+__all__ = [
+    "ApiRefused",
+    "Client",
+    "Cost",
+    "Event",
+    "Job",
+    "NeverReached",
+    "NoSuchObject",
+    "Stage",
+    "TimeIsUp",
+    "make_manifest",
+]
 
 
 class Client:
@@ -53,9 +65,17 @@ class Client:
         options = tuple(word for name, value in words if value is not None for word in (name, str(value)))
         self._kubectl = Kubectl(options=options, namespace=namespace)
 
-    def jobs(self) -> list[Job]:
-        """Return all jobs. Raises ApiRefused."""
-        return reading.read_jobs(self._kubectl)
+    def jobs(self, *, selector: str | None = None, everywhere: bool = False) -> list[Job]:
+        """Return jobs.
+
+        Args:
+            selector: Labels that they have, as in ``kubectl get --selector``; None: any.
+            everywhere: Whether those of all namespaces.
+
+        Raises:
+            ApiRefused: They cannot be read.
+        """
+        return reading.read_jobs(self._kubectl, selector=selector, everywhere=everywhere)
 
     def get(self, name: str) -> Job:
         """Return a job as it is now: ``job.phase``, ``job.progress``, ``job.stages()``, ``job.status``.
@@ -177,6 +197,35 @@ class Client:
         job = reading.read_job(self._kubectl, name)
         frozen = reading.read_frozen_spec(self._kubectl, job)
         return find_cost(job, job.spec if frozen is None else frozen, time.time(), is_frozen=frozen is not None)
+
+    def logs(
+        self, name: str, *, rank: int | None = None, attempt: int | None = None, tail: int | None = None
+    ) -> list[str]:
+        """Return the lines of a job's log that are there now, without waiting for more.
+
+        Args:
+            name: Of the job.
+            rank: Lines of one rank alone; None: all.
+            attempt: Of which attempt; None: the newest one.
+            tail: At most so many lines, the last ones; None: all.
+
+        Raises:
+            NoSuchObject: There is no such job, or no pod is left of that attempt.
+            ApiRefused: The log cannot be read.
+        """
+        return list(Follower(self._kubectl, Wanted(rank=rank, attempt=attempt, tail=tail)).lines(name))
+
+    def events(self, name: str) -> list[Event]:
+        """Return what has happened to a job, its children and its pods, the newest last, also of pods that are gone.
+
+        The API server forgets Events after an hour, unless it is told otherwise.
+
+        Raises:
+            NoSuchObject: There is no such job.
+            ApiRefused: The job or Events may not be read.
+        """
+        found = surroundings.read_events(self._kubectl, reading.read_job(self._kubectl, name))
+        return [read_event(document) for document in found]
 
     def metrics(self, name: str) -> list[dict[str, str | float]]:
         """Return the reports in the logs that are still there, one row each, in their order.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,6 +23,39 @@ def test_options_lead_to_the_cluster(kubectl: KubectlStandIn) -> None:
     (found,) = Client("team", context="far", kubeconfig="/some/file").jobs()
     assert (found.name, found.phase, found.stages()[1].state) == ("corpus", "Running", "current")
     assert kubectl.calls() == [f"--context far --kubeconfig /some/file --namespace team {GET} -o json"]
+
+
+def test_jobs_are_chosen_as_by_list(kubectl: KubectlStandIn) -> None:
+    kubectl.answer(GET, items(running()))
+    Client("team").jobs(selector="team=a", everywhere=True)
+    assert kubectl.calls() == [f"{GET} --selector team=a --all-namespaces -o json"]
+
+
+def test_events_have_types(kubectl: KubectlStandIn) -> None:
+    kubectl.answer(GET, says(running()))
+    about = {"kind": "Pod", "name": "corpus-a3-launcher-x"}
+    said = {"reason": "BackOff", "type": "Warning", "lastTimestamp": "2026-01-01T11:30:00Z", "count": 2}
+    kubectl.answer("get events", items({**said, "involvedObject": about, "message": "Back-off"}))
+    (event,) = Client().events("corpus")
+    assert (event.object, event.reason, event.type, event.times) == (
+        "Pod/corpus-a3-launcher-x",
+        "BackOff",
+        "Warning",
+        2,
+    )
+    assert event.last_seen_s == datetime(2026, 1, 1, 11, 30, tzinfo=UTC).timestamp()
+    assert event.message == "Back-off"
+
+
+def test_a_log_is_what_is_there_now(kubectl: KubectlStandIn) -> None:
+    kubectl.answer(GET, says(running()))
+    kubectl.answer("get pods", items(pod("corpus-a3-launcher-x")))
+    kubectl.answer("get pod corpus-a3", says("Running"))
+    kubectl.answer("logs", says("2026-01-01T12:00:00.1Z [0] one\n2026-01-01T12:00:00.2Z [1] two\n"))
+    assert Client().logs("corpus", rank=1, tail=10) == ["two"]
+    (asked,) = [call for call in kubectl.calls() if " logs " in f" {call}"]
+    assert "--tail=10" in asked
+    assert "--follow" not in asked
 
 
 def test_a_document_or_a_file_is_submitted(kubectl: KubectlStandIn) -> None:
@@ -86,6 +120,8 @@ def test_waiting_ends_with_a_job_or_an_error(kubectl: KubectlStandIn) -> None:
         lambda client: client.get("corpus"),
         lambda client: client.metrics("corpus"),
         lambda client: next(client.follow("corpus")),
+        lambda client: client.logs("corpus"),
+        lambda client: client.events("corpus"),
     ],
 )
 def test_a_job_that_is_not_there_is_one_kind_of_error(kubectl: KubectlStandIn, act: Callable[[Client], object]) -> None:

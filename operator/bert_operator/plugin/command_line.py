@@ -67,6 +67,7 @@ VERBS: tuple[Entry, ...] = (
     Entry("lint", "all problems of job files", submitting.add_lint_options, submitting.run_lint),
     Entry("render", "what a job would become", submitting.add_render_options, submitting.run_render, is_shared=False),
     Entry("doctor", "look for what is wrong with a cluster", examining.add_doctor_options, examining.run_doctor),
+    Entry("version", "of plugin, operator and cluster", examining.add_version_options, examining.run_version),
 )
 
 

@@ -1,15 +1,24 @@
-"""``doctor``."""
+"""``doctor`` and ``version``."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
+from bert_operator import __version__
 from bert_operator.doctor import command
 from bert_operator.doctor.kubectl_reader import KubectlReader
 from bert_operator.doctor.reading import Refused
+from bert_operator.errors import EXIT_SUCCEEDED
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.errors import ApiRefused
+from bert_operator.plugin.kubectl import Kubectl
+from bert_operator.plugin.reading import first_line
+from bert_operator.plugin.terminal import printable
+
+_OPERATORS = "app.kubernetes.io/name=bert-operator"
+"""The label that the Deployment of an operator has, from the chart as well as from deploy/."""
 
 
 def add_doctor_options(parser: argparse.ArgumentParser) -> None:
@@ -41,3 +50,63 @@ def run_doctor(arguments: argparse.Namespace, context: Context) -> int:
     else:
         context.console.show(report.lines(colour=context.console.ink.colours))
     return report.exit_code
+
+
+def add_version_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``version``."""
+    parser.add_argument("-o", "--output", choices=("json",), help="for programs")
+
+
+def run_version(arguments: argparse.Namespace, context: Context) -> int:
+    """Show the versions of the plugin, of the operators in the cluster and of the cluster itself.
+
+    With --namespace, operators are looked for in that one alone. What may not be read is named; whether versions fit
+    each other is looked at by ``doctor``.
+    """
+    missing: list[str] = []
+    operators = _operators(context.kubectl, missing)
+    cluster = _cluster_version(context.kubectl, missing)
+    if arguments.output == "json":
+        document = {"plugin": __version__, "operators": operators, "kubernetes": cluster}
+        context.console.show(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        context.console.show(f"kubectl bert   {__version__}")
+        for operator in operators or ():
+            name, image, ready = (printable(operator[key]) for key in ("name", "image", "ready"))
+            context.console.show(f"operator       {name}: {image}, {ready} ready")
+        if operators == []:
+            context.console.show(f"operator       none found; kubectl bert doctor{context.where} says what is there")
+        if cluster is not None:
+            context.console.show(f"Kubernetes     {printable(cluster)}")
+    for text in missing:
+        context.console.remark(f"not known: {text}")
+    return EXIT_SUCCEEDED
+
+
+def _operators(kubectl: Kubectl, missing: list[str]) -> list[dict[str, str]] | None:
+    """Return the operators' Deployments; None where they may not be read, which is added to ``missing``."""
+    words = ("get", "deployments.apps", "--selector", _OPERATORS)
+    try:
+        found = kubectl.read(*words, *(() if kubectl.namespace else ("--all-namespaces",))).get("items") or ()
+    except ApiRefused as error:
+        missing.append(f"operator: {first_line(error)}")
+        return None
+    return [_operator(deployment) for deployment in found]
+
+
+def _operator(deployment: dict[str, dict[str, Any]]) -> dict[str, str]:
+    metadata, spec, status = (deployment.get(part) or {} for part in ("metadata", "spec", "status"))
+    containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or ()
+    return {
+        "name": f"{metadata.get('namespace')}/{metadata.get('name')}",
+        "image": ", ".join(str(container.get("image")) for container in containers),
+        "ready": f"{status.get('readyReplicas', 0)} of {spec.get('replicas', 1)}",
+    }
+
+
+def _cluster_version(kubectl: Kubectl, missing: list[str]) -> str | None:
+    try:
+        return str(kubectl.get_raw("/version").get("gitVersion"))
+    except ApiRefused as error:
+        missing.append(f"Kubernetes: {first_line(error)}")
+        return None

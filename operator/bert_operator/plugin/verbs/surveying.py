@@ -7,6 +7,7 @@ import json
 
 from bert_operator.errors import EXIT_SUCCEEDED
 from bert_operator.plugin.context import Context
+from bert_operator.plugin.event import read_event
 from bert_operator.plugin.reading import read_job
 from bert_operator.plugin.surroundings import read_events, read_family
 from bert_operator.plugin.views.event_view import show_events
@@ -33,7 +34,7 @@ def run_events(arguments: argparse.Namespace, context: Context) -> int:
         document = {"apiVersion": "v1", "kind": "List", "items": events}
         context.console.show(json.dumps(document, indent=2, ensure_ascii=False))
     elif events:
-        context.console.show(show_events(events, context.console.ink, context.now()))
+        context.console.show(show_events([read_event(event) for event in events], context.console.ink, context.now()))
     else:
         context.console.remark(f"No Events about {job.namespace}/{job.name}; the API server keeps them for an hour.")
     return EXIT_SUCCEEDED
