@@ -269,3 +269,52 @@ def test_a_job_that_is_not_there_has_an_exit_code_of_its_own(
     kubectl.answer(GET, refuses("NotFound", 'bertpretrainjobs.bert-operator.dev "corpus" not found'))
     assert bert("status", "corpus") == 3
     assert capsys.readouterr().err.splitlines()[-1] == "hint: kubectl bert list -A shows every job"
+
+
+PENDING = "/namespaces/team/localqueues/gpus/pendingworkloads"
+
+
+def waiting(owner: str, place: int) -> dict[str, Any]:
+    metadata = {"name": f"mpijob-{owner}", "ownerReferences": [{"kind": "MPIJob", "name": owner}]}
+    return {"metadata": metadata, "positionInLocalQueue": place, "positionInClusterQueue": place + 4}
+
+
+@pytest.mark.parametrize("served", ["v1beta2", "v1beta1"])
+def test_a_queued_job_shows_how_many_are_before_it(
+    bert: Callable[..., int], kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], served: str
+) -> None:
+    kubectl.answer(GET, says(job(spec={"queueName": "gpus"}, phase="Queued", attempt=1)))
+    kubectl.answer(PODS, items())
+    # A job named corpus-a1 has children whose names begin with those of corpus.
+    others = [waiting("corpus-a1-a1", 0), waiting("corpus-a2x", 1)]
+    kubectl.answer(f"{served}{PENDING}", items(*others, waiting("corpus-a1", 2)))
+    kubectl.answer("get --raw", refuses("NotFound", "the server could not find the requested resource"))
+    assert bert("status", "corpus") == 0
+    output = capsys.readouterr().out
+    assert "Queue       gpus: 2 before it, 6 with those of other queues for the same quota\n" in output
+    assert bert("status", "corpus", "-o", "json") == 0
+    queue = json.loads(capsys.readouterr().out)["queue"]
+    assert queue == {"name": "gpus", "before": 2, "beforeInCluster": 6}
+
+
+def test_a_queue_that_may_not_be_looked_at_is_named_and_one_that_nobody_shows_is_not(
+    bert: Callable[..., int], kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(GET, says(job(spec={"queueName": "gpus"}, phase="Queued", attempt=1)))
+    kubectl.answer(PODS, items())
+    absent = refuses("NotFound", "the server could not find the requested resource")
+    kubectl.answer("get --raw", refuses("Forbidden", "may not"), absent, absent)
+    assert bert("status", "corpus") == 0
+    assert "Not shown   place in the queue: " in capsys.readouterr().out
+    assert bert("status", "corpus") == 0
+    shown_then = capsys.readouterr().out
+    assert "Queue  " not in shown_then
+    assert "Not shown" not in shown_then
+
+
+def test_no_queue_is_asked_about_a_job_that_is_in_none(bert: Callable[..., int], kubectl: KubectlStandIn) -> None:
+    kubectl.answer(GET, says(job(spec={"queueName": "gpus"}, phase="Pending", attempt=1)), says(job(phase="Queued")))
+    kubectl.answer(PODS, items())
+    for _ in range(2):
+        assert bert("status", "corpus") == 0
+    assert not [call for call in kubectl.calls() if "--raw" in call]

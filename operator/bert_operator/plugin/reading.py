@@ -9,6 +9,7 @@ from bert_operator.errors import InputError
 from bert_operator.plugin.errors import ApiRefused
 from bert_operator.plugin.job import Job, Json, Pod, losses, read_pods, read_records, read_timed_records
 from bert_operator.plugin.kubectl import JOBS, Kubectl
+from bert_operator.plugin.queue_place import QueuePlace, read_place
 from bert_operator.plugin.views.status_view import Seen
 from bert_operator.plugin.views.time_spent import time_of_attempt, time_of_stage
 from bert_operator.render.names import CONTAINER, JOB_LABEL, SPEC_KEY, config_map_name
@@ -77,11 +78,16 @@ def see(kubectl: Kubectl, name: str, now_s: float, where: str = "") -> Seen:
     missing: list[str] = []
     pods: Sequence[Pod] = ()
     curve: list[tuple[int, float]] = []
+    place: QueuePlace | None = None
     try:
         pods = read_pods_of(kubectl, job)
     except ApiRefused as error:
         missing.append(f"pods: {first_line(error)}")
     spent = time_of_stage(job)
+    try:
+        place = read_place(kubectl, job)
+    except ApiRefused as error:
+        missing.append(f"place in the queue: {first_line(error)}")
     logged = [pod for pod in pods if pod.has_log and pod.has_started]
     if logged:
         try:
@@ -91,7 +97,7 @@ def see(kubectl: Kubectl, name: str, now_s: float, where: str = "") -> Seen:
             spent = time_of_attempt(logged[-1], timed, is_whole=len(lines) < _TAIL) or spent
         except ApiRefused as error:
             missing.append(f"loss curve: {first_line(error)}")
-    return Seen(job=job, pods=pods, losses=curve, spent=spent, missing=missing, now_s=now_s, where=where)
+    return Seen(job=job, pods=pods, losses=curve, place=place, spent=spent, missing=missing, now_s=now_s, where=where)
 
 
 def read_frozen_spec(kubectl: Kubectl, job: Job) -> Json | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_operator.plugin.job import Job, Pod, Stage, time_of
+from bert_operator.plugin.queue_place import QueuePlace
 from bert_operator.plugin.terminal import Cell, Colour, Ink, fold, printable, table
 from bert_operator.plugin.views.next_step import next_step
 from bert_operator.plugin.views.phases import age, phase_cell, text_or_dash
@@ -32,6 +33,8 @@ class Seen:
     pods: Sequence[Pod] = ()
     losses: Sequence[tuple[int, float]] = ()
     """Step and loss of the present stage, as the log of the newest attempt has them."""
+    place: QueuePlace | None = None
+    """In a queue of Kueue."""
     spent: TimeSpent | None = None
     """Where the time of the newest attempt went."""
     missing: Sequence[str] = ()
@@ -78,6 +81,7 @@ def summarize(seen: Seen) -> dict[str, Any]:
         "image": job.status.get("image") or job.spec.get("image"),
         "attempt": job.attempt,
         "stages": [{"name": stage.name, "kind": stage.kind, "state": stage.state} for stage in job.stages()],
+        "queue": None if seen.place is None else seen.place.document(),
         "progress": dict(job.progress),
         "losses": [{"step": step, "loss": loss} for step, loss in seen.losses],
         "timeSpent": [spent.document() for spent in (seen.spent, time_in_phases(job, seen.now_s)) if spent is not None],
@@ -158,6 +162,9 @@ def _so_far(stage: Stage, job: Job, ink: Ink) -> str:
 
 def _figures(seen: Seen, ink: Ink) -> Iterator[tuple[str, str]]:
     job, figures = seen.job, seen.job.figures()
+    if seen.place is not None:
+        elsewhere = f"{seen.place.before_in_cluster} with those of other queues for the same quota"
+        yield "Queue", f"{printable(seen.place.queue)}: {seen.place.before} before it, {elsewhere}"
     if job.progress.get("loss") is not None:
         yield "Loss", " ".join(filter(None, (str(job.progress["loss"]), _curve(seen, ink))))
     if job.progress.get("sequencesPerSecond") is not None:
