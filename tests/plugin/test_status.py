@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+import seen_jobs
 from bert_operator.plugin.job import Job, losses, read_pods, read_records, read_timed_records
 from bert_operator.plugin.terminal import Ink
 from bert_operator.plugin.views.status_view import Seen, show_status
@@ -310,6 +311,18 @@ def test_a_queue_that_may_not_be_looked_at_is_named_and_one_that_nobody_shows_is
     shown_then = capsys.readouterr().out
     assert "Queue  " not in shown_then
     assert "Not shown" not in shown_then
+
+
+def test_a_queue_that_the_profile_names_is_the_job_s(
+    bert: Callable[..., int], kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(GET, says(job(phase="Queued", attempt=1)))
+    kubectl.answer(PODS, items())
+    metadata = {"ownerReferences": [{"uid": seen_jobs.UID}]}
+    kubectl.answer("get configmaps", says({"metadata": metadata, "data": {"spec.json": '{"queueName": "gpus"}'}}))
+    kubectl.answer(f"v1beta2{PENDING}", items(waiting("corpus-a1", 0)))
+    assert bert("status", "corpus") == 0
+    assert "Queue       gpus: 0 before it, 4 with" in capsys.readouterr().out
 
 
 def test_no_queue_is_asked_about_a_job_that_is_in_none(bert: Callable[..., int], kubectl: KubectlStandIn) -> None:

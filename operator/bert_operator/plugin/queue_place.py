@@ -33,15 +33,12 @@ class QueuePlace:
         return {"name": self.queue, "before": self.before, "beforeInCluster": self.before_in_cluster}
 
 
-def read_place(kubectl: Kubectl, job: Job) -> QueuePlace | None:
-    """Return where a queued job stands; None where it is in no queue, or Kueue does not tell.
+def read_place(kubectl: Kubectl, job: Job, queue: object) -> QueuePlace | None:
+    """Return where a job stands in its queue, of which queue is the name; None where Kueue does not tell.
 
     Raises:
         ApiRefused: Kueue may not be asked, or does not answer.
     """
-    queue = job.spec.get("queueName")
-    if job.phase != "Queued" or not queue:
-        return None
     for version in _VERSIONS:
         path = f"/apis/visibility.kueue.x-k8s.io/{version}/namespaces/{job.namespace}/localqueues/{quote(str(queue))}"
         try:

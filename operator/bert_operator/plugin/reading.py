@@ -85,7 +85,8 @@ def see(kubectl: Kubectl, name: str, now_s: float, where: str = "") -> Seen:
         missing.append(f"pods: {first_line(error)}")
     spent = time_of_stage(job)
     try:
-        place = read_place(kubectl, job)
+        if job.phase == "Queued" and (queue := _queue_of(kubectl, job)):
+            place = read_place(kubectl, job, queue)
     except ApiRefused as error:
         missing.append(f"place in the queue: {first_line(error)}")
     logged = [pod for pod in pods if pod.has_log and pod.has_started]
@@ -98,6 +99,11 @@ def see(kubectl: Kubectl, name: str, now_s: float, where: str = "") -> Seen:
         except ApiRefused as error:
             missing.append(f"loss curve: {first_line(error)}")
     return Seen(job=job, pods=pods, losses=curve, place=place, spent=spent, missing=missing, now_s=now_s, where=where)
+
+
+def _queue_of(kubectl: Kubectl, job: Job) -> object:
+    # A job that names none may have one by its profile.
+    return job.spec.get("queueName") or (read_frozen_spec(kubectl, job) or {}).get("queueName")
 
 
 def read_frozen_spec(kubectl: Kubectl, job: Job) -> Json | None:
