@@ -69,6 +69,16 @@ def test_the_last_step_of_an_epoch_has_what_is_left_of_its_rows(two_seeds: Path)
     assert rows == [11, 11, 11, 11, 6] * 4
 
 
+def test_the_time_that_training_stands_still_is_added_up_over_seeds(two_seeds: Path) -> None:
+    records = progress_records(two_seeds)
+    evaluating_s, saving_s = ([it[name] for it in records] for name in ("evaluation_s", "checkpoint_s"))
+    # Two evaluations of the first seed are behind the reports of the second.
+    assert evaluating_s[0] == 0.0 < evaluating_s[5] < evaluating_s[10] < evaluating_s[15]
+    assert evaluating_s == sorted(evaluating_s)
+    assert saving_s == sorted(saving_s)
+    assert all(it["evaluation_s"] + it["checkpoint_s"] < it["elapsed_s"] for it in records)
+
+
 def test_results_have_mean_spread_and_best_over_the_seeds(two_seeds: Path) -> None:
     found, (result,) = evaluated(two_seeds), evaluated(two_seeds, "after")
     values = [max(it["accuracy"] for it in found if it["seed"] == seed) for seed in (42, 43)]

@@ -84,6 +84,7 @@ def test_a_job_of_an_operator_that_does_not_count_costs_no_more_than_all_its_tim
 def test_a_job_that_has_not_begun_has_cost_nothing() -> None:
     cost = cost_of(Job(job()))
     assert (dict(cost.hours), cost.expected) == ({}, None)
+    assert show_cost(Job(job()), cost, PRICES, Ink(), 100)[2] == "It has not run yet, so it has taken nothing."
 
 
 def test_a_launcher_s_own_resources_count() -> None:

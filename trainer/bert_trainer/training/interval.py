@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import psutil
 import torch
@@ -23,6 +24,26 @@ from bert_trainer.training.stage_progress import StageProgress
 from bert_trainer.training.stragglers import Stragglers, Work
 
 
+@dataclass(slots=True)
+class StoodStill:
+    """How long training has stood still in a stage of this attempt, on this rank, in seconds."""
+
+    evaluation_s: float = 0.0
+    checkpoint_s: float = 0.0
+    """Most of a checkpoint's writing happens beside the steps and is not in it."""
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Add the time inside, in which training waits for a checkpoint."""
+        began_at_s = time.monotonic()
+        yield
+        self.checkpoint_s += time.monotonic() - began_at_s
+
+    def figures(self) -> Record:
+        """Return both for a record."""
+        return {"evaluation_s": self.evaluation_s, "checkpoint_s": self.checkpoint_s}
+
+
 class Interval:
     """Losses, counts and times of one logging interval on this rank.
 
@@ -39,7 +60,7 @@ class Interval:
         self._stragglers = Stragglers(hosts)
         learner.own_work.take_s()  # what it did before is no part of this stage
         self._waited_s = self._all_waited_s = 0.0
-        self._evaluating_s = self._saving_s = 0.0
+        self.stood_still = StoodStill()
         self._clear()
 
     def _clear(self) -> None:
@@ -82,14 +103,7 @@ class Interval:
         yield
         took_s = time.monotonic() - began_at_s
         self._started_at_s += took_s
-        self._evaluating_s += took_s
-
-    @contextmanager
-    def saving(self) -> Iterator[None]:
-        """Add up the time that training stands still for a checkpoint; most of its writing happens beside the steps."""
-        began_at_s = time.monotonic()
-        yield
-        self._saving_s += time.monotonic() - began_at_s
+        self.stood_still.evaluation_s += took_s
 
     def set_data_wait(self, waited_s: float) -> None:
         """Set how long this rank has waited for batches since the stage began."""
@@ -148,8 +162,7 @@ class Interval:
                 "elapsed_s": now_s - self._stage_started_at_s,
                 # Where it went, added up like it: a reader of one line knows of all the lines before.
                 "data_wait_s": all_waited_s / world.size,
-                "evaluation_s": self._evaluating_s,
-                "checkpoint_s": self._saving_s,
+                **self.stood_still.figures(),
                 "remaining_s": (total_steps - progress.step) / steps_per_s + evaluations_s,
                 "interval_s": elapsed_s,
                 "interval_sequences": int(rows),

@@ -190,7 +190,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
             if at_end or (is_overdue and not health.is_suspicious):
                 with (
                     profiler.part("checkpoint"),
-                    interval.saving(),
+                    interval.stood_still.saving(),
                     watched().activity(f"a checkpoint of {stage.name}"),
                 ):
                     writer.save(progress.position(learner, at_end=at_end), learner.gather_state(), health.state())

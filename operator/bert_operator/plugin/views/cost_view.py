@@ -173,7 +173,8 @@ def show_cost(job: Job, cost: Cost, prices: Prices, ink: Ink, width: int) -> lis
     if prices.of_an_hour:
         so_far, end = _total(cost.hours, prices), None if cost.expected is None else _total(cost.expected, prices)
         rows.append([("total", "bold"), "", "", "", (f"{so_far:.2f}", "bold"), "-" if end is None else f"{end:.2f}"])
-    lines = [f"{job.namespace}/{job.name}  {job.phase}, all attempts", "", *table(head, rows, ink), ""]
+    shown = table(head, rows, ink) if cost.hours else ["It has not run yet, so it has taken nothing."]
+    lines = [f"{job.namespace}/{job.name}  {job.phase}, all attempts", "", *shown, ""]
     for sentence in not_known(cost, prices):
         first, *rest = fold(sentence, width - 2, "")
         lines += [f"- {first}", *(f"  {line}" for line in rest)]

@@ -18,7 +18,7 @@ from bert_trainer.training.finetuning.data import StepReader
 from bert_trainer.training.finetuning.results import Run
 from bert_trainer.training.finetuning.run_plan import RunPlan
 from bert_trainer.training.finetuning.task_learner import TaskLearner
-from bert_trainer.training.interval import rank_costs
+from bert_trainer.training.interval import StoodStill, rank_costs
 from bert_trainer.training.run_writer import RunWriter
 from bert_trainer.training.stragglers import Stragglers
 
@@ -68,9 +68,10 @@ class RunProgress:
 class RunInterval:
     """Losses, counts and times of one logging interval on this rank; tensors stay on the device until ``publish``."""
 
-    def __init__(self, hosts: Sequence[str]) -> None:
-        """Begin with a run. hosts: of all ranks."""
+    def __init__(self, hosts: Sequence[str], stood_still: StoodStill) -> None:
+        """Begin with a run. hosts: of all ranks. stood_still: of the stage, which may have several runs."""
         self.learning_rate = 0.0
+        self._stood_still = stood_still
         self._stragglers = Stragglers(hosts)
         self._clear()
 
@@ -95,10 +96,12 @@ class RunInterval:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the time inside out of the interval: its throughput is that of training."""
+        """Leave an evaluation's time out of the interval, whose throughput is that of training, and add it up."""
         began_at_s = time.monotonic()
         yield
-        self._started_at_s += time.monotonic() - began_at_s
+        took_s = time.monotonic() - began_at_s
+        self._started_at_s += took_s
+        self._stood_still.evaluation_s += took_s
 
     def publish(
         self,
@@ -153,6 +156,7 @@ class RunInterval:
                 "step_s": elapsed_s / max(self._steps, 1),
                 "sample_hash": progress.sample_hash[:16],
                 "elapsed_s": now_s - started_at_s,
+                **self._stood_still.figures(),
                 "remaining_s": steps_left * elapsed_s / max(self._steps, 1) + evaluations_s,
                 "interval_s": elapsed_s,
                 "interval_sequences": int(rows),

@@ -39,6 +39,7 @@ from bert_trainer.training.finetuning.run_plan import RunPlan
 from bert_trainer.training.finetuning.stage_end import end_stage, has_ended
 from bert_trainer.training.finetuning.task_learner import TaskLearner, scaled_schedule
 from bert_trainer.training.health import HINT, Health
+from bert_trainer.training.interval import StoodStill
 from bert_trainer.training.learner import Learner, take_step
 from bert_trainer.training.letter_case import lower_case_of
 from bert_trainer.training.profiling import Profiler
@@ -73,6 +74,7 @@ class _StageState:
     hosts: Sequence[str]
     """Of all ranks."""
     started_at_s: float
+    stood_still: StoodStill
 
 
 def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSignal) -> None:
@@ -125,6 +127,7 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
         stop=stop,
         hosts=session.hosts,
         started_at_s=time.monotonic(),
+        stood_still=StoodStill(),
     )
     writer.event("stage_started", stage=stage.name, kind=stage.kind, steps=plan.total_steps)
     if stage.learning_rate_scaling != "none":
@@ -183,7 +186,7 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
         health.load(state.resumed_from.health)
     progress = RunProgress(state.index, state.stage.name, own, first_step, sample_hash)
     reader = _open_reader(state, own)
-    interval = RunInterval(state.hosts)
+    interval = RunInterval(state.hosts, state.stood_still)
     state.stop.listen()  # from here on there is something to save
     is_over, at_end = evaluations.is_over(own, progress.stage_step(plan)), False
     while not at_end:
@@ -213,7 +216,8 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
         rows = plan.rows_before(progress.step)
         if at_end or state.saves.is_due(step, rows_before, rows, in_time=bool(in_time)):
             _agree(state, health)
-            with profiler.part("checkpoint"), watched().activity(f"a checkpoint of {state.stage.name}"):
+            saving = state.stood_still.saving()
+            with profiler.part("checkpoint"), saving, watched().activity(f"a checkpoint of {state.stage.name}"):
                 writer.save(
                     progress.position(learner, plan, at_end=at_end),
                     learner.gather_state(),
