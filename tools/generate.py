@@ -18,12 +18,14 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import yaml
 
+from dashboards import DASHBOARDS, render_dashboard
 from metrics_page import render_metrics_page
 from model_page import MARK, render_model
 
@@ -297,6 +299,12 @@ FILES: dict[str, Callable[[], str]] = {
     "operator/bert_operator/plugin/shareable.json": render_shareable,
     "charts/bert-operator/files/alerts.yaml": render_chart_alerts,
     VALUES_SCHEMA: render_chart_values_schema,
+    # Twice, as the alerts: the chart cannot read files outside its folder.
+    **{
+        f"{folder}/dashboards/{dashboard.uid}.json": partial(render_dashboard, dashboard)
+        for folder in ("deploy/kustomize/components/monitoring", "charts/bert-operator/files")
+        for dashboard in DASHBOARDS
+    },
 }
 
 

@@ -18,7 +18,7 @@ from manifests import CHART, KUSTOMIZE, Json, Refused, check, copy_tree, helm_te
 EVERYTHING: Json = {
     "networkPolicy": {"enabled": True},
     "podDisruptionBudget": {"enabled": True},
-    "monitoring": {"podMonitor": {"enabled": True}, "alerts": {"enabled": True}},
+    "monitoring": {"podMonitor": {"enabled": True}, "alerts": {"enabled": True}, "dashboards": {"enabled": True}},
 }
 VALUE_SETS: dict[str, Json] = {
     "defaults": {},
@@ -178,7 +178,7 @@ def test_every_value_is_explained_and_in_the_schema() -> None:
     text = (CHART / "values.yaml").read_text()
     schema = json.loads((CHART / "values.schema.json").read_text())
     sections = {"image", "crds", "serviceAccount", "rbac", "networkPolicy", "podDisruptionBudget", "monitoring"}
-    sections |= {"podMonitor", "alerts", "requests", "limits"}
+    sections |= {"podMonitor", "alerts", "dashboards", "requests", "limits"}
     lines = text.splitlines()
     for number, line in enumerate(lines):
         key = re.match(r" *(\w+):", line)

@@ -59,7 +59,7 @@ def test_what_the_chart_renders_is_taken(bench: ControlPlane) -> None:
     values: Json = {
         "networkPolicy": {"enabled": True},
         "podDisruptionBudget": {"enabled": True},
-        "monitoring": {"podMonitor": {"enabled": True}, "alerts": {"enabled": True}},
+        "monitoring": {"podMonitor": {"enabled": True}, "alerts": {"enabled": True}, "dashboards": {"enabled": True}},
     }
     bench.api.server_side_apply(namespace_of("bert-operator")).expect()
     apply(bench, [item for item in parse(helm_template(values=values)) if item["kind"] != "Pod"])
