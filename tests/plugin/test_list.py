@@ -184,11 +184,12 @@ BESIDE = (
 )
 
 
+@pytest.mark.parametrize("begins", ["Error from server", "error: error from server"])
 @pytest.mark.parametrize(("reason", "code"), [("NotFound", 3), ("Forbidden", 1)])
 def test_what_kubectl_says_beside_its_error_is_not_taken_for_it(
-    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], reason: str, code: int
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], reason: str, code: int, begins: str
 ) -> None:
-    said = f'{BESIDE}Error from server ({reason}): bertpretrainjobs "corpus": no\n'
+    said = f'{BESIDE}{begins} ({reason}): bertpretrainjobs "corpus": no\n'
     kubectl.answer(GET, says("", errors=said, code=1))
     assert bert("status", "corpus") == code
     remarks = capsys.readouterr().err

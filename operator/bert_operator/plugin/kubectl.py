@@ -26,7 +26,9 @@ from bert_operator.plugin.terminal import printable
 JOBS = f"bertpretrainjobs.{API_GROUP}"
 """The resource with its group: other groups may have a kind of the same name."""
 
-_FROM_SERVER = re.compile(r"^Error from server(?: \((\w+)\))?: (.*)", re.DOTALL | re.MULTILINE)
+# ``kubectl logs`` writes it in small letters, behind another word.
+_FROM_SERVER = re.compile(r"^(?:error: )?[Ee]rror from server(?: \((\w+)\))?: (.*)", re.DOTALL)
+_LAST_FROM_SERVER = re.compile(r"\n(?=(?:error: )?[Ee]rror from server)")
 # What client-go logs while an aggregated API is down, and what admission remarks: neither is why kubectl failed.
 _BESIDE = re.compile(r"[IWEF][0-9]{4} |Warning: ")
 _STATUS = {
@@ -237,9 +239,7 @@ def explain(words: Sequence[str], errors: str) -> ApiRefused:
     # It quotes names and messages that anybody may have given to objects.
     lines = [printable(line) for line in errors[-_LONGEST_ERRORS:].splitlines() if line.strip()]
     text = "\n".join([line for line in lines if not _BESIDE.match(line)] or lines) or "it failed without a word"
-    if (last := text.rfind("\nError from server")) >= 0:
-        text = text[last + 1 :]
-    text = text[:_LONGEST_ANSWER]
+    text = _LAST_FROM_SERVER.split(text)[-1][:_LONGEST_ANSWER]
     if any(sign in text for sign in _NO_KIND) and JOBS in " ".join(words):
         return ApiRefused(
             f"{asked}: the cluster does not know BertPretrainJobs",

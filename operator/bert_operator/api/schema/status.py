@@ -172,7 +172,7 @@ class Progress(_Part):
     """Training loss over the last interval, as text."""
     sequences_per_second: Word | None = None
     """Over all ranks, as text."""
-    metrics: Annotated[tuple[Metric, ...], Field(max_length=32)] = ()
+    metrics: Annotated[tuple[Metric, ...], Field(max_length=48)] = ()
     """Every figure of the newest report."""
     last_updated_time: Time | None = None
     """When the newest report was read, RFC 3339."""
