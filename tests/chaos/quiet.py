@@ -67,7 +67,7 @@ def main(words: Sequence[str]) -> int:
             file.write_text(json.dumps(found, indent=1) + "\n")
             say(f"{run['name']}: {run['phase']}, {run['seconds']:.0f} s, {run['restarts']} restarts {run['alarms']}")
     print(last_line(found), flush=True)
-    return 0 if all(is_quiet(run) for run in found) else 1
+    return 0 if found and all(is_quiet(run) for run in found) else 1
 
 
 def is_quiet(run: dict[str, Any]) -> bool:

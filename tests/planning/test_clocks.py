@@ -71,3 +71,10 @@ def test_the_time_to_live_of_a_job_that_ended_in_an_hour_counts_from_now() -> No
 def test_times_of_the_same_second_are_left_as_they_are() -> None:
     status = at_deadline(NOW_S, NOW_S - 0.9).status
     assert status.start_time == render_time(NOW_S)
+
+
+def test_the_time_in_a_phase_that_begins_in_an_hour_counts_from_now() -> None:
+    document = sample_job(lambda spec: spec.update(dataset={"path": "data"}, stages=spec["stages"][PREPARE + 1 :]))
+    status = JobStatus(phase="Running", attempt=1, run="training", phase_since=render_time(NOW_S + HOUR_S))
+    step = plan(document, Observed(status=status, children=(child(state="Running"),)), NOW_S)
+    assert step.status.phase_since == render_time(NOW_S)

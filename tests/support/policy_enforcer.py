@@ -9,11 +9,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import TracebackType
 
 from cluster_api import Api, Json, wait_until
-from policy_stand_in import TABLE, Pod, is_isolated, translate
+from node import POLICY_TABLE
+from policy_stand_in import Pod, is_isolated, translate
 
 POLICIES, NAMESPACES, PODS = "networking.k8s.io/v1/networkpolicies", "v1/namespaces", "v1/pods"
 _WATCH_S = 2
@@ -33,8 +34,10 @@ class PolicyEnforcer:
         """Namespace and name of the pods that the loaded rules isolate."""
         self.ever_isolated: set[tuple[str, str]] = set()
         """The same since it began."""
-        self._threads = [threading.Thread(target=self._follow, args=[resource]) for resource in self._objects]
-        self._threads.append(threading.Thread(target=self._load))
+        self._threads = [
+            threading.Thread(target=self._kept, args=[self._follow, resource]) for resource in self._objects
+        ]
+        self._threads.append(threading.Thread(target=self._kept, args=[self._load]))
 
     @staticmethod
     def is_possible() -> bool:
@@ -53,13 +56,21 @@ class PolicyEnforcer:
         self._news.set()
         for thread in self._threads:
             thread.join()
-        subprocess.run(["nft", "delete", "table", "bridge", TABLE], capture_output=True)
+        subprocess.run(["nft", "delete", "table", "bridge", POLICY_TABLE], capture_output=True)
         assert not self._problem, self._problem
 
     def wait_isolated(self, namespace: str, pods: Collection[str]) -> None:
         """Wait until the rules isolate these pods."""
         wanted = {(namespace, pod) for pod in pods}
         wait_until(lambda: wanted <= self.isolated, 20, lambda: f"rules for {wanted}; there are {self.isolated}")
+
+    def _kept(self, work: Callable[..., None], *words: str) -> None:
+        """Do it in a thread; what ends it is a problem of the tests."""
+        try:
+            work(*words)
+        except Exception as error:
+            self._problem = repr(error)
+            raise
 
     def _follow(self, resource: str) -> None:
         version = ""

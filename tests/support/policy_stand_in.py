@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Document = dict[str, Any]
+from node import POLICY_TABLE
 
-TABLE = "bert_job_policies"
+Document = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def matches(selector: Document, labels: Mapping[str, str]) -> bool:
 
 def translate(policies: Sequence[Document], pods: Sequence[Pod], *, node: str) -> str:
     """Return what ``nft -f -`` loads; it replaces what was loaded before. node: the address of the pods' node."""
-    lines = [f"table bridge {TABLE}", f"delete table bridge {TABLE}", f"table bridge {TABLE} {{"]
+    lines = [f"table bridge {POLICY_TABLE}", f"delete table bridge {POLICY_TABLE}", f"table bridge {POLICY_TABLE} {{"]
     jumps: dict[str, list[str]] = {"saddr": [], "daddr": []}
     for number, pod in enumerate(pods):
         for side, direction, mirror in (("saddr", "egress", "ingress"), ("daddr", "ingress", "egress")):

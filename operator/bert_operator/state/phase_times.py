@@ -10,21 +10,24 @@ from bert_operator.api.schema.status import JobStatus, Phase, PhaseTime
 from bert_operator.timestamps import parse_time
 
 
-def count_time(previous: JobStatus, phase: Phase, run: str | None, now: str) -> tuple[tuple[PhaseTime, ...], str]:
-    """Return the time in every phase that is over, and since when the job is in its present one.
+def count_time(
+    previous: JobStatus, phase: Phase, run: str | None, now: str
+) -> tuple[tuple[PhaseTime, ...], str | None]:
+    """Return the time in every phase that is over, and since when the job is in its present one; None: not counted.
 
     Args:
-        previous: The last status. One without ``phaseSince`` is new, or of an operator that did not count: then
-            counting begins now.
+        previous: The last status. One without ``phaseSince`` is new, or of an operator that did not count, or the
+            API server still has a schema without it: counting begins with the next change. Beginning at once would
+            write every status anew, and with that schema at every look.
         phase: The present one.
         run: What the newest attempt does.
         now: RFC 3339.
     """
     since = previous.phase_since
-    if since is None:
-        return previous.phase_times, now
     if (previous.phase, previous.run) == (phase, run):
         return previous.phase_times, since
+    if since is None:
+        return previous.phase_times, now
     try:
         # Both in whole seconds, so that sums have no rounding; a clock that was set back counts for nothing.
         seconds = max(0, int(parse_time(now) - parse_time(since)))

@@ -197,7 +197,7 @@ def _without_future(previous: JobStatus, now_s: float) -> JobStatus:
     )
     ahead = [
         field
-        for field in ("start_time", "completion_time")
+        for field in ("start_time", "completion_time", "phase_since")
         if (text := getattr(previous, field)) is not None and parse_time(text) > latest_s
     ]
     if failures == previous.failures and not ahead:

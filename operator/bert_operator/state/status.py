@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from bert_operator.api.schema.conditions import FINDINGS, BlockerReason, ConditionType, Reason
 from bert_operator.api.schema.status import (
     MAX_FAILURES,
+    MAX_FIGURES,
     MAX_MESSAGE,
     OLDEST_OPERATOR,
     TERMINAL_PHASES,
@@ -216,7 +217,7 @@ def _figures(record: ProgressRecord, now: str) -> Progress:
         sequences_per_second=None if rate is None else f"{rate:.4g}",
         # As long and as many as the schema of the status allows: the record is untrusted here, too.
         metrics=tuple(Metric(name=name[:63], value=f"{value:.6g}") for name, value in figures if value is not None)[
-            :32
+            :MAX_FIGURES
         ],
         last_updated_time=now,
     )

@@ -132,7 +132,9 @@ class Interval:
         costs, of_ranks = rank_costs(world, learner, self._reductions, self._tokens, self._stragglers)
         own = [self._masked, self._rows, self._tokens, time.process_time(), self._waited_s, self._count_flop()]
         totals = world.sum_numbers([*read_sums(self._sums), *own])
-        masked_lm, next_sentence, masked_correct, pairs_correct, masked, rows, tokens, cpu_s, all_waited_s, flop = totals
+        masked_lm, next_sentence, masked_correct, pairs_correct, masked, rows, tokens, cpu_s, all_waited_s, flop = (
+            totals
+        )
         waited_s, self._all_waited_s = all_waited_s - self._all_waited_s, all_waited_s
         masked = max(masked, 1)  # rows without any prediction are allowed
         elapsed_s = max(now_s - self._started_at_s, 1e-9)

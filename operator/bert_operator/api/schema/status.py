@@ -28,6 +28,8 @@ MAX_IMAGE = 512
 """Characters of an image's name."""
 MAX_RESULTS = 32
 """As many as a job may have stages."""
+MAX_FIGURES = 64
+"""Of one progress line; the trainer has fewer than 40."""
 MAX_METRICS = 16
 """Of one result."""
 MAX_FAILURES = 512
@@ -172,7 +174,7 @@ class Progress(_Part):
     """Training loss over the last interval, as text."""
     sequences_per_second: Word | None = None
     """Over all ranks, as text."""
-    metrics: Annotated[tuple[Metric, ...], Field(max_length=48)] = ()
+    metrics: Annotated[tuple[Metric, ...], Field(max_length=MAX_FIGURES)] = ()
     """Every figure of the newest report."""
     last_updated_time: Time | None = None
     """When the newest report was read, RFC 3339."""
@@ -262,7 +264,7 @@ class JobStatus(_Part):
     """Since when the job is in its phase with its run, RFC 3339."""
     phase_times: Annotated[tuple[PhaseTime, ...], Field(max_length=MAX_PHASE_TIMES)] = ()
     """How long it was in the phases before, over all attempts. Counted by the operator's clock from the first status
-    on, or from the first one that this release has written."""
+    on, or from the first change that this release has seen."""
 
 
 def wants_newer(status: Mapping[str, Any], *, own: str) -> str | None:
