@@ -388,3 +388,43 @@ def test_delete_asks_where_it_is_told_to(
     assert remarks == "Delete team/corpus, which is Running? Its files stay in claim results, runs/corpus. [y/N]\n"
     assert (output == "team/corpus: not deleted\n") is not deleted
     assert any(" delete " in f" {call}" for call in kubectl.calls()) is deleted
+
+
+@pytest.mark.parametrize("words", [("-l", ""), ("--selector= ",), ("",)])
+def test_an_unset_variable_of_a_shell_means_no_job(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    kubectl.answer(f"get {RESOURCE}", items(running()))
+    for verb in ("delete", "suspend", "resume"):
+        assert bert(verb, *words) == 2
+        assert "got an empty one" in (told := capsys.readouterr().err) or "got nothing for the name" in told
+    assert kubectl.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "reply", "code", "told"),
+    [
+        ("suspend", says(job("over", **FAILED)), 2, "team/over has ended as Failed, so it cannot be suspended"),
+        ("delete", refuses("NotFound", "over not found"), 3, "over not found"),
+    ],
+)
+def test_jobs_of_a_list_are_gone_on_with_where_one_has_ended_or_gone_since(
+    bert: Bert,
+    kubectl: KubectlStandIn,
+    capsys: pytest.CaptureFixture[str],
+    verb: str,
+    reply: Json,
+    code: int,
+    told: str,
+) -> None:
+    kubectl.answer(f"{GET.replace('corpus', 'over')} ", reply)
+    kubectl.answer(f"{GET} ", says(running()))
+    kubectl.answer(f"get {RESOURCE}", items(running("over"), running()))
+    for change in ("patch", "delete"):
+        kubectl.answer(change, says(running()))
+    assert bert(verb, "--all") == code
+    output, remarks = capsys.readouterr()
+    assert output.startswith("team/corpus: ")
+    assert told in remarks
+    assert bert(verb, "over", "corpus") == code
+    assert capsys.readouterr().out == "", "of jobs that are named, the first ends it"

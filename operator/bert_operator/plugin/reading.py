@@ -25,10 +25,10 @@ def read_job(kubectl: Kubectl, name: str) -> Job:
 
 
 def check_name(name: str) -> None:
-    """Raise InputError for a name that kubectl would take for an option."""
-    if name.startswith("-"):
+    """Raise InputError for a name that kubectl would take for an option, or for no name."""
+    if not name or name.startswith("-"):
         raise InputError(
-            f"got {name} for the name of a job; allowed: lower-case letters, digits and dashes between them"
+            f"got {name or 'nothing'} for the name of a job; allowed: lower-case letters, digits, and dashes between"
         )
 
 

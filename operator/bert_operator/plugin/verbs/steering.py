@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Sequence
 
-from bert_operator.errors import EXIT_SUCCEEDED, InputError
+from bert_operator.errors import EXIT_SUCCEEDED, InputError, OperatorError
 from bert_operator.plugin.changing import delete, retry, set_suspend
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.job import Job
@@ -26,17 +27,16 @@ def add_suspend_options(parser: argparse.ArgumentParser) -> None:
 
 def run_suspend(arguments: argparse.Namespace, context: Context) -> int:
     """Stop jobs with a checkpoint: their pods save one, leave and free their nodes. ``resume`` continues them."""
-    names = _chosen(arguments, context, with_ended=False)
-    for name in names:
+
+    def suspend(name: str) -> None:
         job, changed = set_suspend(context.kubectl, name, suspend=True, dry_run=arguments.dry_run)
         context.console.show(
             f"{_path(job)}: suspended; its pods save a checkpoint and leave{_tried(arguments)}"
             if changed
             else f"{_path(job)}: is suspended already ({job.phase})"
         )
-    if arguments.wait:
-        _wait(arguments, context, names, "stopped")
-    return EXIT_SUCCEEDED
+
+    return _each(arguments, context, suspend, with_ended=False, awaited="stopped")
 
 
 def add_resume_options(parser: argparse.ArgumentParser) -> None:
@@ -49,17 +49,16 @@ def add_resume_options(parser: argparse.ArgumentParser) -> None:
 
 def run_resume(arguments: argparse.Namespace, context: Context) -> int:
     """Let suspended jobs go on, each from its newest checkpoint."""
-    names = _chosen(arguments, context, with_ended=False)
-    for name in names:
+
+    def resume(name: str) -> None:
         job, changed = set_suspend(context.kubectl, name, suspend=False, dry_run=arguments.dry_run)
         context.console.show(
             f"{_path(job)}: resumed {from_checkpoint(job)}{_tried(arguments)}"
             if changed
             else f"{_path(job)}: is not suspended ({job.phase})"
         )
-    if arguments.wait:
-        _wait(arguments, context, names, "running")
-    return EXIT_SUCCEEDED
+
+    return _each(arguments, context, resume, with_ended=False, awaited="running")
 
 
 def add_retry_options(parser: argparse.ArgumentParser) -> None:
@@ -117,12 +116,14 @@ def add_delete_options(parser: argparse.ArgumentParser) -> None:
 
 def run_delete(arguments: argparse.Namespace, context: Context) -> int:
     """Delete jobs with their pods. What they have written stays on their volumes."""
-    for name in _chosen(arguments, context, with_ended=True):
+
+    def remove(name: str) -> None:
         if arguments.interactive and not arguments.dry_run and not _agreed(context, name):
-            continue
+            return
         job = delete(context.kubectl, name, wait=not arguments.no_wait, dry_run=arguments.dry_run)
         context.console.show(f"{_path(job)}: deleted; its files stay in {output_of(job)}{_tried(arguments)}")
-    return EXIT_SUCCEEDED
+
+    return _each(arguments, context, remove, with_ended=True)
 
 
 def _agreed(context: Context, name: str) -> bool:
@@ -175,12 +176,56 @@ def _chosen(arguments: argparse.Namespace, context: Context, *, with_ended: bool
         )
     if names:
         return names
+    if arguments.selector is not None and not arguments.selector.strip():
+        # kubectl takes it for all jobs, and it is what a shell makes of a variable that is not set.
+        raise InputError(
+            "--selector: got an empty one; allowed: labels such as team=a",
+            hint="--all means all jobs of the namespace",
+        )
     jobs = read_jobs(context.kubectl, selector=arguments.selector)
     # By name, an ended job is an error; among many it is one that nothing is left to be done with.
     found = [job.name for job in jobs if with_ended or not job.has_ended]
     if not found:
         context.console.remark("No BertPretrainJob is among them.")
     return found
+
+
+def _each(
+    arguments: argparse.Namespace,
+    context: Context,
+    act: Callable[[str], None],
+    *,
+    with_ended: bool,
+    awaited: str | None = None,
+) -> int:
+    """Do something with each job that is chosen, then wait for it, if that was asked for; return the exit code.
+
+    Of jobs that were named, the first that it cannot be done with ends it. Those out of a list may have ended or gone
+    since it was read: that is said, the others are gone on with, and the exit code tells of the first.
+    """
+    code = EXIT_SUCCEEDED
+
+    def done_with(names: Sequence[str], act: Callable[[str], None]) -> list[str]:
+        nonlocal code
+        done = []
+        for name in names:
+            try:
+                act(name)
+            except OperatorError as error:
+                if arguments.names:
+                    raise
+                context.console.remark(str(error))
+                code = code or error.exit_code
+            else:
+                done.append(name)
+        return done
+
+    done = done_with(_chosen(arguments, context, with_ended=with_ended), act)
+    # After a dry run it would wait for what nobody has asked for.
+    if awaited is not None and arguments.wait and not arguments.dry_run:
+        timeout_s = _timeout_s(arguments)
+        done_with(done, lambda name: _wait(context, name, awaited, timeout_s))
+    return code
 
 
 def _tried(arguments: argparse.Namespace) -> str:
@@ -196,15 +241,8 @@ def _timeout_s(arguments: argparse.Namespace) -> float | None:
     return None if arguments.timeout is None else parse_duration(arguments.timeout)
 
 
-def _wait(arguments: argparse.Namespace, context: Context, names: list[str], what: str) -> None:
-    timeout_s = _timeout_s(arguments)
-    if arguments.dry_run:
-        # It would wait for what nobody has asked for.
-        return
-    for name in names:
-        wait_for(
-            context.kubectl, name, parse_awaited(what), timeout_s=timeout_s, tell=teller(context), pause=context.pause
-        )
+def _wait(context: Context, name: str, what: str, timeout_s: float | None) -> None:
+    wait_for(context.kubectl, name, parse_awaited(what), timeout_s=timeout_s, tell=teller(context), pause=context.pause)
 
 
 def _path(job: Job) -> str:
