@@ -130,6 +130,9 @@ chaos: setup ## Faults on a cluster of one node, at seeded moments of real jobs 
 chaos-quiet: setup ## Healthy jobs with a slow disk, a slow API server and busy processors: no restart (CHAOS_ARGS="--runs 10")
 	@$(BIN)/python tests/chaos/quiet.py $(CHAOS_ARGS)
 
+dashboards: setup ## Draw the dashboards' panels from what a real Prometheus answers to docs/images (2 minutes; apt-get install prometheus)
+	@PYTHONPATH=operator:trainer:tools:tools/local_cluster:tests/support $(BIN)/python tools/draw_dashboards.py
+
 fuzz: setup ## Coverage-guided fuzzing of every reader of files from elsewhere (FUZZ_SECONDS=3600 FUZZ_ARGS="--only shards")
 	@$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
