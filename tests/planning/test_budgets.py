@@ -9,7 +9,7 @@ from bert_operator.api.schema.status import JobStatus
 from bert_operator.state.observed import Observed
 from bert_operator.state.plan import Plan, plan
 from bert_operator.state.progress import ProgressRecord, parse_progress_line
-from plan_inputs import NOW_S, TRAINING_ONLY, child
+from plan_inputs import NOW_S, TRAINING_ONLY, child, ref
 
 DAY_S = 86_400.0
 
@@ -108,3 +108,14 @@ def test_a_volume_that_stays_full_ends_the_job_in_the_end() -> None:
     assert DAY_S < now_s - NOW_S < DAY_S + 2 * retries * 360
     assert status.reason == Reason.INFRASTRUCTURE_RETRIES_SPENT
     assert "the disk is full" in (status.message or "")
+
+
+def test_an_attempt_after_a_stop_is_no_retry_of_one_that_failed_before_it() -> None:
+    status = fail(JobStatus(), 1, NOW_S).status
+    assert (status.reason, status.attempt) == (Reason.RETRYING_AT_ONCE, 2)
+    ended = child(2, state="Stopped", ref=ref(2))
+    stopped = plan(TRAINING_ONLY, Observed(status=status, children=(ended,), stop_requested=True), NOW_S + 60).status
+    assert stopped.phase == "Stopped"
+    resumed = plan(TRAINING_ONLY, Observed(status=stopped, created=ref(2)), NOW_S + 90)
+    assert resumed.create is not None
+    assert (resumed.create.attempt, resumed.status.reason) == (3, Reason.WAITING_TO_START)

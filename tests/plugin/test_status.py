@@ -331,3 +331,10 @@ def test_no_queue_is_asked_about_a_job_that_is_in_none(bert: Callable[..., int],
     for _ in range(2):
         assert bert("status", "corpus") == 0
     assert not [call for call in kubectl.calls() if "--raw" in call]
+
+
+def test_what_a_failure_has_to_say_keeps_its_lines() -> None:
+    message = "rank 1 was killed by SIGKILL\nits newest line: step 25"
+    failure = {"run": "training", "attempt": 1, "kind": "Infrastructure", "reason": "SIGKILL", "message": message}
+    text = shown(job(phase="Running", attempt=2, failures=[failure]))
+    assert "     rank 1 was killed by SIGKILL\n     its newest line: step 25\n" in text

@@ -352,9 +352,10 @@ def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now
         message = f"{Reason.REMOVING_PREVIOUS.sentence} {held}" if held else ""
         verdict = Verdict(phase="Pending", reason=Reason.REMOVING_PREVIOUS, message=message)
         return _Step(verdict=verdict, remove=_not_stopping(list(leftovers)), requeue_after_s=left_s)
-    is_at_once = len(failures) == 1 and back_off_s(failures) == 0.0
-    reason = Reason.RETRYING_AT_ONCE if is_at_once else Reason.WAITING_TO_START
     attempt = facts.attempt if _was_never_created(observed, facts) else facts.attempt + 1
+    # Not after a stop: that attempt did not fail, whatever those before it did.
+    is_at_once = len(failures) == 1 and back_off_s(failures) == 0.0 and failures[0].attempt == attempt - 1
+    reason = Reason.RETRYING_AT_ONCE if is_at_once else Reason.WAITING_TO_START
     avoided = find_bad_nodes(facts.failures)
     child = ChildSpec(
         run=run.name, attempt=attempt, stages=run.stages, ranks=run.ranks, avoided_nodes=avoided, image=facts.image

@@ -225,8 +225,8 @@ def _failure_lines(job: Job, now_s: float, ink: Ink, *, verbose: bool, width: in
         # Painted when it is folded: colours take no columns.
         lines.append(f"  {failure.get('attempt')}  {first.replace(reason, ink.paint(reason, 'red'), 1)}")
         lines += [f"     {line}" for line in rest]
-        if failure.get("message"):
-            lines += [f"     {line}" for line in fold(printable(failure["message"]), width - 5, "")]
+        for said in str(failure.get("message") or "").splitlines():
+            lines += [f"     {line}" for line in fold(printable(said), width - 5, "")]
     return lines
 
 
