@@ -52,6 +52,9 @@ demo: ## Pretrain a small BERT on this machine with two ranks, setting up what t
 	@tools/setup.sh --quiet --first
 	@$(BIN)/bert-operator local $(JOB)
 
+recording: setup ## A job's day on the test cluster, as kubectl bert shows it: docs/guides/a-jobs-day.md (as cluster-demo)
+	@BERT_RECORD_TO=docs/guides/a-jobs-day.md $(BIN)/pytest -q -m cluster tests/cluster/test_kubectl_bert.py
+
 cluster-demo: setup ## Two jobs on a cluster of one node, made for the purpose (root, buildah, containerd)
 	@$(BIN)/python tools/cluster_demo.py
 
