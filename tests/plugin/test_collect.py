@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import copy
 import gzip
+import io
 import json
 import tarfile
 import urllib.parse
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 from bert_operator.plugin.bundle import Gathered, make_files
 from bert_operator.plugin.job import Job
 from bert_operator.plugin.sharing import Numbers, describe, load_shareable, pick
+from bert_operator.plugin.verbs import collecting
 from kubectl_stand_in import KubectlStandIn, items, refuses, says
 from seen_jobs import NOON, UID, pod, progress, record, running
 
@@ -281,6 +283,21 @@ def test_hostile_numbers_and_times_end_nothing() -> None:
     ]
     assert pick({"a": [1]}, {"a": {"b": "number"}}, Numbers()) == {"a": "(list of 1)"}
     assert pick([1], "number", Numbers()) == "(list of 1)"
+
+
+def test_a_number_beyond_all_bounds_is_described() -> None:
+    assert pick({"n": 10**400}, {"n": "number"}, Numbers()) == {"n": "(number)"}
+
+
+def test_half_an_archive_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Torn(io.FileIO):
+        def write(self, _: object) -> int:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fdopen", Torn)
+    with pytest.raises(KeyboardInterrupt):
+        collecting._write(tmp_path / "file", {"README.txt": "text"})
+    assert not (tmp_path / "file").exists()
 
 
 def answer(kubectl: KubectlStandIn, found: Json) -> None:

@@ -81,6 +81,11 @@ def test_a_job_of_an_operator_that_does_not_count_costs_no_more_than_all_its_tim
     assert any(sentence.startswith("The first 5:00 h, in which an older operator") for sentence in late.unknown)
 
 
+def test_a_clock_that_is_behind_costs_nothing() -> None:
+    job = Job(running())
+    assert find_cost(job, job.spec, NOW_S - 86400, is_frozen=True).hours["node"] == 0
+
+
 def test_a_job_that_has_not_begun_has_cost_nothing() -> None:
     cost = cost_of(Job(job()))
     assert (dict(cost.hours), cost.expected) == ({}, None)
@@ -146,6 +151,7 @@ def test_the_same_from_python(kubectl: KubectlStandIn) -> None:
         ([], '{"cpu": [1]}', "prices: cpu: got [1]"),
         ([], '{"cpu": true}', "prices: cpu: got True"),
         ([], '{"cpu": 1', "prices: is no JSON"),
+        ([], f'{{"cpu": {"9" * 400}}}', "prices: cpu: got 9999"),
     ],
 )
 def test_what_is_no_price_is_named(words: list[str], table: str | None, path: str) -> None:

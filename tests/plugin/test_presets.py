@@ -86,12 +86,21 @@ def test_the_manifest_has_what_was_said_and_nothing_of_a_platform() -> None:
         ({"changes": ["model[0].x=1"]}, "allowed: none, it is no list"),
         ({"changes": ["stages[0]=1"]}, "a field at the end of the path"),
         ({"changes": ["optimizer.name.x=1"]}, "name is no section"),
+        ({"changes": ["output=5"]}, "--set: got 5 for output"),
+        ({"changes": ["output=null"]}, "--set: got None for output"),
+        ({"workers": 0}, "--workers: got 0"),
+        ({"name": ""}, "--name: got an empty one"),
     ],
 )
 def test_what_cannot_be_is_named(more: dict[str, Any], got: str) -> None:
     with pytest.raises(InputError) as caught:
         make_manifest("tiny", **{"text": TEXT, **more})
     assert got in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["NaN", "[" * 5000, "-Infinity"])
+def test_what_json_cannot_be_is_text(text: str) -> None:
+    assert make_manifest("tiny", text=TEXT, changes=[f"seed={text}"])["spec"]["seed"] == text
 
 
 def test_it_is_handed_to_kubectl_as_a_file_would_be(
@@ -136,6 +145,8 @@ def test_it_can_be_watched_and_tried_without_a_cluster(
         ("job.yaml", "--text", TEXT),
         ("job.yaml", "--set", "precision=bf16"),
         ("job.yaml", "-o", "yaml"),
+        ("job.yaml", "--workers", "0"),
+        ("job.yaml", "--name", ""),
         ("--preset", "tiny"),
         ("job.yaml", "--preset", "tiny", "--text", TEXT),
     ],

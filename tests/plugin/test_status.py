@@ -85,6 +85,27 @@ def test_before_the_first_report_nothing_is_shared_out(lines: list[str]) -> None
     assert spent_on(lines) is None
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"elapsed_s": 1e308, "data_wait_s": 1e308, "evaluation_s": 1e308},
+        {"elapsed_s": 1e300},
+        {"elapsed_s": 100, "data_wait_s": 300},
+        {"elapsed_s": -5},
+    ],
+)
+def test_figures_that_can_be_no_times_are_left_out(fields: dict[str, float]) -> None:
+    assert spent_on(stamped((100, progress(5, 7.0, **fields)))) is None
+
+
+def test_of_a_log_that_was_cut_nothing_is_the_rest() -> None:
+    (ours,) = read_pods([pod("corpus-a3-launcher-x")])
+    spent = time_of_attempt(ours, read_timed_records(ATTEMPT[-1:], Job(running())), is_whole=False)
+    assert spent is not None
+    assert spent.seconds == {"steps": 1390, "waiting for data": 60, "checkpoints": 30}
+    assert spent.of == "attempt 3 that the newest lines of its log tell of"
+
+
 def test_without_the_log_the_status_tells_of_the_present_stage() -> None:
     figures = [{"name": "elapsed_s", "value": "1000"}, {"name": "data_wait_s", "value": "50"}]
     seen = time_of_stage(Job(running(progress={"step": 1, "metrics": figures})))

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, NoReturn
 
 from bert_operator.errors import InputError
 from bert_operator.names import API_GROUP, KIND
@@ -55,6 +55,10 @@ def make_manifest(
     Raises:
         InputError: Something of it cannot be.
     """
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers: got {workers}; allowed: 1 or more")
+    if name == "":
+        raise InputError("--name: got an empty one; allowed: lower-case letters, digits and dashes between them")
     name = name or f"bert-{preset}"
     spec = list_presets()[preset]["spec"]
     spec["output"] = {"path": name, "ifExists": "Resume"}
@@ -78,6 +82,8 @@ def make_manifest(
         prepare["text"] = _TEXT_MOUNT if path is None else f"{_TEXT_MOUNT}/{path}"
     for change in changes:
         _change(spec, change)
+    if not isinstance(spec.get("output"), dict):
+        raise InputError(f"--set: got {spec.get('output')!r} for output; allowed: a section with a path")
     return {"apiVersion": f"{API_GROUP}/v1alpha1", "kind": KIND, "metadata": {"name": name}, "spec": spec}
 
 
@@ -119,6 +125,10 @@ def _entry(entries: Any, wanted: str, change: str) -> Json:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text, parse_constant=_no_number)
+    except (RecursionError, ValueError):
         return text
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of JSON")

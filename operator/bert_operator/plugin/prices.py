@@ -56,7 +56,7 @@ def _read_table(text: str, source: str) -> dict[str, object]:
     if text.lstrip().startswith("{"):
         try:
             return dict(json.loads(text))
-        except ValueError as error:
+        except (RecursionError, ValueError) as error:
             raise InputError(f"{source}: is no JSON ({error})") from error
     found: dict[str, object] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -75,7 +75,7 @@ def _read_table(text: str, source: str) -> dict[str, object]:
 def _price(value: object, path: str) -> float:
     try:
         price = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
-    except ValueError:
+    except (OverflowError, ValueError):
         price = math.nan
     if not (math.isfinite(price) and price >= 0):
         raise InputError(f"{path}: got {value!r}; allowed: a number from 0, the price of one hour")

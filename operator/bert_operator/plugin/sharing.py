@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -27,6 +28,7 @@ Shape = Any
 _FILE = "shareable.json"
 _LONGEST_AMOUNT = 20
 """Characters of a quantity, as in the job's definition."""
+_LARGEST = 10**18
 _DIGITS = 4
 """Of a number that comes as text: enough to help, and too few for one that is a secret."""
 
@@ -56,11 +58,14 @@ class Numbers:
     """Numbers of names, in the order in which they were met."""
 
     _known: dict[tuple[str, str], str] = field(default_factory=dict)
+    _counts: Counter[str] = field(default_factory=Counter)
 
     def of(self, kind: str, name: object) -> str:
         """Return what stands for a name, such as ``pod-2``."""
-        taken = sum(1 for known, _ in self._known if known == kind)
-        return self._known.setdefault((kind, str(name)), f"{kind}-{taken + 1}")
+        if (kind, str(name)) not in self._known:
+            self._counts[kind] += 1
+            self._known[kind, str(name)] = f"{kind}-{self._counts[kind]}"
+        return self._known[kind, str(name)]
 
     def listed(self) -> list[tuple[str, str]]:
         """Return every number with its name, for the eyes of whoever has made the bundle."""
@@ -131,7 +136,7 @@ def _pick_leaf(value: Any, shape: Shape) -> Any:
     """Return a value if it is what its shape says, written anew; None otherwise."""
     if isinstance(shape, Words):
         return value if isinstance(value, str) and value in shape.words else None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
     match shape:
         case "boolean":
             return value if isinstance(value, bool) else None

@@ -92,8 +92,13 @@ def _write(path: Path, files: Mapping[str, str]) -> None:
             target.addfile(entry, io.BytesIO(content.encode()))
     try:
         # Made anew, and for its owner alone.
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(archive.getvalue())
+        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+        try:
+            with file:
+                file.write(archive.getvalue())
+        except BaseException:
+            path.unlink()  # half of it would be in the way of the next one
+            raise
     except OSError as error:
         raise InputError(
             f"--output: got {path}, which cannot be written ({error.strerror})", hint="name a file that is not there"

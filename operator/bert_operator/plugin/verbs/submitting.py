@@ -95,7 +95,9 @@ def run_submit(arguments: argparse.Namespace, context: Context) -> int:
 def _manifest_of(arguments: argparse.Namespace, context: Context) -> str | None:
     """Return what is handed to kubectl on its standard input; None: it reads the file itself. ``file`` is set to it."""
     if arguments.preset is None:
-        given = [f"--{name}" for name in ("text", "name", "workers", "to", "output") if getattr(arguments, name)]
+        given = [
+            f"--{name}" for name in ("text", "name", "workers", "to", "output") if getattr(arguments, name) is not None
+        ]
         given += ["--set"] if arguments.changes else []
         if given:
             raise InputError(f"{', '.join(given)}: got without --preset; allowed: together with it")

@@ -84,7 +84,7 @@ def _seconds(job: Job, now_s: float, unknown: list[str]) -> dict[str, float]:
         # An operator that did not count: no more than all of the time.
         if first_s is not None:
             ended_s = time_of(job.status.get("completionTime"))
-            found[TRAINING_RUN] = (now_s if ended_s is None else ended_s) - first_s
+            found[TRAINING_RUN] = max(0.0, (now_s if ended_s is None else ended_s) - first_s)
             unknown.append(
                 "When each attempt began: the operator that looks after this job does not count that. All the time "
                 "since the first attempt counts as training, waits and pauses included."

@@ -17,6 +17,7 @@ OF_A_STAGE: Mapping[str, str] = {
     "checkpoint_s": "checkpoints",
 }
 """Fields of a progress line that say where ``elapsed_s`` went, and their words. The trainer leaves out zeros."""
+_LONGEST_S = 1e12
 _STEPS, _PLACING, _STARTING, _OTHER = "steps", "waiting for nodes and images", "start", "all else"
 _PHASES = {
     "Pending": "waiting to start",
@@ -76,8 +77,14 @@ def time_of_attempt(pod: Pod, timed: Sequence[tuple[float, ProgressRecord]], *, 
     if not parts or pod.started_s is None:
         return None
     end_s = pod.ended_s if pod.ended_s is not None else timed[-1][0]
-    seconds = {_PLACING: pod.started_s - pod.created_s}
-    if is_whole and began:
+    seconds: dict[str, float] = {}
+    if not is_whole:
+        # What stands before its newest lines is not known, so nothing can be the rest.
+        for part in parts:
+            _add(seconds, part)
+        return TimeSpent(f"attempt {pod.attempt} that the newest lines of its log tell of", _positive(seconds))
+    seconds[_PLACING] = pod.started_s - pod.created_s
+    if began:
         seconds[_STARTING] = began[0] - pod.started_s
     for part in parts:
         _add(seconds, part)
@@ -121,15 +128,23 @@ def _words(phase: object, run: object) -> str:
 def _parts(records: Iterable[ProgressRecord]) -> list[_Part]:
     parts: list[_Part] = []
     for record in records:
-        elapsed_s = record.number("elapsed_s")
+        elapsed_s = _seconds(record, "elapsed_s")
         if record.event != "progress" or elapsed_s is None:
             continue
-        waits = {name: record.number(name) or 0.0 for name in OF_A_STAGE}
+        waits = {name: _seconds(record, name) or 0.0 for name in OF_A_STAGE}
+        if sum(waits.values()) > elapsed_s:
+            continue  # of another program
         if parts and parts[-1].stage == record.stage and parts[-1].elapsed_s <= elapsed_s:
             parts[-1].elapsed_s, parts[-1].waits = elapsed_s, waits
         else:
             parts.append(_Part(record.stage, elapsed_s, waits))
     return parts
+
+
+def _seconds(record: ProgressRecord, name: str) -> float | None:
+    """Return a duration of a record, which any program may have printed; None if it can be none."""
+    seconds = record.number(name)
+    return seconds if seconds is not None and 0 <= seconds < _LONGEST_S else None
 
 
 def _add(seconds: dict[str, float], part: _Part) -> None:
@@ -152,4 +167,4 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 <= value < 1e12 else None
+    return value if 0 <= value < _LONGEST_S else None
