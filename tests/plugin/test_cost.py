@@ -16,7 +16,7 @@ from bert_operator.errors import InputError
 from bert_operator.plugin.job import Job
 from bert_operator.plugin.prices import Prices, parse_prices
 from bert_operator.plugin.terminal import Ink
-from bert_operator.plugin.views.cost_view import Cost, find_cost, show_cost
+from bert_operator.plugin.views.cost_view import Cost, find_cost, not_known, show_cost
 from kubectl_stand_in import KubectlStandIn, refuses, says
 from seen_jobs import NOON, NOW_S, UID, job, running
 
@@ -136,6 +136,12 @@ def test_the_same_from_python(kubectl: KubectlStandIn) -> None:
     kubectl.answer("get bertpretrainjobs", says(running(**{**COUNTED, "phase": "Succeeded"})))
     cost = Client("team").cost("corpus")
     assert cost.hours == cost.expected == {"node": pytest.approx(1.1 * 2 + 0.5)}
+
+
+def test_a_machine_and_what_is_in_it_are_not_paid_twice_unsaid() -> None:
+    cost = cost_of(seen())
+    both, one = (not_known(cost, Prices(prices)) for prices in ({"node": 1.0, "cpu": 1.0}, {"cpu": 1.0, "memory": 1.0}))
+    assert [any("of nodes and of what is in them" in line for line in lines) for lines in (both, one)] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,8 @@ def test_the_manifest_has_what_was_said_and_nothing_of_a_platform() -> None:
         "prepare": {"vocabularySize": 4096, "text": "builtin:python-docs"},
     }
     assert "volumes" not in built_in["spec"]
+    beside = make_manifest("tiny", text="pvc/same/text", output="pvc/same/text-runs")
+    assert beside["spec"]["output"]["path"] == "text-runs"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,9 @@ def test_the_manifest_has_what_was_said_and_nothing_of_a_platform() -> None:
         ({"text": "wiki"}, "--text: got 'wiki'"),
         ({"text": "pvc/"}, "--text: got 'pvc/'"),
         ({"output": "results"}, "--output: got 'results'"),
-        ({"text": "pvc/same", "output": "pvc/same/runs"}, "--text: got pvc/same, the claim that"),
+        ({"text": "pvc/same", "output": "pvc/same/runs"}, "--text: got pvc/same, and results go into it"),
+        ({"text": "pvc/same/runs", "output": "pvc/same/runs/x"}, "results go into it, to runs/x"),
+        ({"text": "pvc/same/.", "output": "pvc/same"}, "results go into it, to bert-tiny"),
         ({"changes": ["precision"]}, "--set: got 'precision'"),
         ({"changes": ["a b=1"]}, "--set: got 'a b=1'"),
         ({"changes": ["stages[phase9].name=x"]}, "no entry phase9; allowed: prepare, phase1, phase2"),
@@ -119,7 +123,7 @@ def test_it_is_handed_to_kubectl_as_a_file_would_be(
     output, remarks = capsys.readouterr()
     assert yaml.safe_load(output) == given
     assert remarks.splitlines() == [
-        "model and stages are those of examples/01-laptop/job.yaml",
+        "model, optimizer and pretraining are those of examples/01-laptop/job.yaml",
         "output.volume is left to the cluster's profile; --to pvc/CLAIM names one",
     ]
     assert len(kubectl.calls()) == 2

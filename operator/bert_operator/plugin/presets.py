@@ -7,9 +7,11 @@ depends on the cluster (image, ranks per pod, devices, precision) is left to its
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Sequence
 from importlib import resources
+from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
 from bert_operator.errors import InputError
@@ -72,10 +74,11 @@ def make_manifest(
         prepare["text"] = text
     else:
         of_text, path = _claim_of(text, "--text", f"{_FORM}, or {BUILTIN_TEXT}")
-        if of_text == claim and path is None:
+        if of_text == claim and _is_within(spec["output"]["path"], path or ""):
             raise InputError(
-                f"--text: got {text}, the claim that --output names as well; allowed: a folder of it",
-                hint=f"--text {text}/FOLDER; otherwise the job would read what it has written as text",
+                f"--text: got {text}, and results go into it, to {spec['output']['path']} of the same claim; allowed: "
+                f"a folder beside that",
+                hint="otherwise the job would read what it has written as text",
             )
         source = {"persistentVolumeClaim": {"claimName": of_text}, "mountPath": _TEXT_MOUNT}
         spec["volumes"] = [{"name": "text", "source": source}]
@@ -85,6 +88,11 @@ def make_manifest(
     if not isinstance(spec.get("output"), dict):
         raise InputError(f"--set: got {spec.get('output')!r} for output; allowed: a section with a path")
     return {"apiVersion": f"{API_GROUP}/v1alpha1", "kind": KIND, "metadata": {"name": name}, "spec": spec}
+
+
+def _is_within(inner: str, outer: str) -> bool:
+    """Tell whether a folder of a claim is another one, or lies in it."""
+    return PurePosixPath(posixpath.normpath(f"/{inner}")).is_relative_to(posixpath.normpath(f"/{outer}"))
 
 
 def _claim_of(text: str, option: str, allowed: str = _FORM) -> tuple[str, str | None]:

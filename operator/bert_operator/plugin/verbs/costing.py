@@ -21,7 +21,7 @@ def add_cost_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="RESOURCE=PRICE",
-        help="of one hour: node=3.06, cpu=0.04, memory=0.005 (a GiB), nvidia.com/gpu=2.5; repeatable",
+        help="of one hour: node=3.06, or what is in it: cpu=0.04, memory=0.005 (a GiB), nvidia.com/gpu=2.5; repeatable",
     )
     parser.add_argument(
         "--prices",

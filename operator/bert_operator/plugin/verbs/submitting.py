@@ -116,7 +116,7 @@ def _manifest_of(arguments: argparse.Namespace, context: Context) -> str | None:
         changes=arguments.changes,
     )
     arguments.file, spec = "-", manifest["spec"]
-    context.console.remark(f"model and stages are those of {list_presets()[arguments.preset]['from']}")
+    context.console.remark(f"model, optimizer and pretraining are those of {list_presets()[arguments.preset]['from']}")
     if "volume" not in spec["output"]:
         context.console.remark("output.volume is left to the cluster's profile; --to pvc/CLAIM names one")
     if "precision" not in spec:
@@ -213,8 +213,8 @@ def add_render_options(parser: argparse.ArgumentParser) -> None:
 def run_render(arguments: argparse.Namespace, context: Context) -> int:
     """Print what the operator would make of a job. No cluster is asked, and nothing is created.
 
-    Needs bert-operator installed. With a cluster's own settings: kubectl -n bert-operator get configmap
-    bert-operator-settings -o yaml > settings.yaml, if you may read it, then --settings settings.yaml.
+    Needs bert-operator installed. A cluster's own settings are in a ConfigMap that kubectl -n
+    bert-operator get configmaps lists, if you may read it: write it to a file by -o yaml, then --settings FILE.
     """
     given = sys.stdin.read() if arguments.file == "-" else None
     settings = ["--settings", str(arguments.settings)] if arguments.settings else []

@@ -190,6 +190,10 @@ def not_known(cost: Cost, prices: Prices) -> list[str]:
         found.append(f"Without a price, and not in the total: {', '.join(unpriced)}.")
     if cost.hours and unused:
         found.append(f"With a price, and not asked for by number: {', '.join(unused)}.")
+    if NODE in prices.of_an_hour and len(prices.of_an_hour.keys() & cost.hours.keys()) > 1:
+        found.append(
+            "The total has the price of nodes and of what is in them: prices of one kind count all of it once."
+        )
     found.append("Never in it: volumes, network, the operator, and nodes that stay on when the job has left them.")
     return found
 
