@@ -285,6 +285,13 @@ def test_hostile_numbers_and_times_end_nothing() -> None:
     assert pick([1], "number", Numbers()) == "(list of 1)"
 
 
+def test_stages_that_a_program_makes_up_are_not_numbered() -> None:
+    found = documents()
+    found["log"] = [f"2026-01-01T11:00:00Z {record('progress', stage=f's{number}', step=1)}" for number in range(50)]
+    lines = [json.loads(line) for line in bundle(found)["logs/pod-2.jsonl"].splitlines()]
+    assert {line["stage"] for line in lines} == {"(text of 2)", "(text of 3)"}
+
+
 def test_a_number_beyond_all_bounds_is_described() -> None:
     assert pick({"n": 10**400}, {"n": "number"}, Numbers()) == {"n": "(number)"}
 

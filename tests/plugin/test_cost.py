@@ -92,6 +92,15 @@ def test_a_job_that_has_not_begun_has_cost_nothing() -> None:
     assert show_cost(Job(job()), cost, PRICES, Ink(), 100)[2] == "It has not run yet, so it has taken nothing."
 
 
+def test_what_is_not_counted_by_number_is_named() -> None:
+    claimed = {"resources": {"accelerator": {"resourceClaim": "gpus"}, "resourceClaims": [{"name": "gpus"}]}}
+    cost = cost_of(seen(), **claimed)
+    assert "nvidia.com/gpu" not in cost.hours
+    assert any(sentence.startswith("Devices that come by resource claims") for sentence in cost.unknown)
+    paused = Job(running(phase="Stopped", phaseSince=NOON))
+    assert show_cost(paused, cost_of(paused), PRICES, Ink(), 100)[2] == "None of its time is counted yet."
+
+
 def test_a_launcher_s_own_resources_count() -> None:
     launcher = {"resources": {"cpu": 3, "memory": "4Gi"}}
     own, usual = cost_of(seen(), launcher=launcher).hours, cost_of(seen()).hours

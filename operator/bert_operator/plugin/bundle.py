@@ -193,7 +193,8 @@ def _record(time_s: float, record: ProgressRecord, known: Shareable, numbers: Nu
         "time": render_time(time_s),
         "event": pick(record.event, Words(known.events), numbers),
         "attempt": record.attempt if (record.attempt or 0) < 10**_LONGEST_ATTEMPT else None,
-        "stage": None if record.stage is None else numbers.of("stage", record.stage),
+        # A program may print any number of names.
+        "stage": numbers.of("stage", record.stage) if numbers.has("stage", record.stage) else describe(record.stage),
         **{name: value for name, value in figures.items() if value is not None},
         "(not listed)": [describe(text) for text in rest],
     }

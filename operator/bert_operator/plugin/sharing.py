@@ -67,6 +67,10 @@ class Numbers:
             self._known[kind, str(name)] = f"{kind}-{self._counts[kind]}"
         return self._known[kind, str(name)]
 
+    def has(self, kind: str, name: object) -> bool:
+        """Tell whether a name has a number already."""
+        return (kind, str(name)) in self._known
+
     def listed(self) -> list[tuple[str, str]]:
         """Return every number with its name, for the eyes of whoever has made the bundle."""
         return [(number, name) for (_, name), number in self._known.items()]

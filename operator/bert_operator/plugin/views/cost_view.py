@@ -63,6 +63,9 @@ def find_cost(job: Job, spec: Mapping[str, Any], now_s: float, *, is_frozen: boo
         )
     if missing := [name for name in ("cpu", "memory") if name not in rates[TRAINING_RUN]]:
         unknown.append(f"The {' and '.join(missing)} of its pods: the job asks for none by number.")
+    resources = mapping(dict(spec), "worker", "resources") or mapping(dict(spec), "resources")
+    if resources.get("resourceClaims") or mapping(resources, "accelerator").get("resourceClaim"):
+        unknown.append("Devices that come by resource claims: how many there are stands in the claims.")
     waited_s = sum(
         float(item.get("seconds") or 0)
         for item in job.status.get("phaseTimes") or ()
@@ -173,7 +176,11 @@ def show_cost(job: Job, cost: Cost, prices: Prices, ink: Ink, width: int) -> lis
     if prices.of_an_hour:
         so_far, end = _total(cost.hours, prices), None if cost.expected is None else _total(cost.expected, prices)
         rows.append([("total", "bold"), "", "", "", (f"{so_far:.2f}", "bold"), "-" if end is None else f"{end:.2f}"])
-    shown = table(head, rows, ink) if cost.hours else ["It has not run yet, so it has taken nothing."]
+    shown = (
+        table(head, rows, ink)
+        if cost.hours
+        else ["It has not run yet, so it has taken nothing." if not job.attempt else "None of its time is counted yet."]
+    )
     lines = [f"{job.namespace}/{job.name}  {job.phase}, all attempts", "", *shown, ""]
     for sentence in not_known(cost, prices):
         first, *rest = fold(sentence, width - 2, "")
