@@ -19,7 +19,7 @@ from matplotlib import pyplot
 from dashboards import DASHBOARDS, Dashboard
 from scraped_run import Scraped, scraped_run
 
-STEPS = 16
+STEPS = 14
 IMAGES = Path(__file__).resolve().parents[1] / "docs/images"
 COLUMNS = 3
 

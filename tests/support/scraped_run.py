@@ -1,7 +1,7 @@
 """A real Prometheus that scrapes the operator, a process of its own, and rank 0 of a small run on this machine.
 
-The operator reads the run's standard output as the log of a pod, from an API server in memory. Jobs beside it wait and
-are invalid, so that there is something to draw of those as well.
+The operator reads the run's standard output as the log of a pod, from an API server in memory. Of two jobs beside it
+one waits for pods that nobody makes, and one names a profile that nobody has.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def scraped_run(folder: Path, *, steps: int) -> Iterator[Scraped]:
         server.tells = True
         server.put(path_of("BertPretrainJob", NAMESPACE), job_document(JOB))
         server.put(path_of("BertPretrainJob", NAMESPACE), job_document("waits"))
+        server.put(path_of("BertPretrainJob", NAMESPACE), job_document("invalid", profile="nobodys"))
         with OperatorProcess(folder, server.kubeconfig(folder)) as operator:
             pod, uid = start_pod(server)
             prometheus = Component(
