@@ -53,7 +53,9 @@ def operator_page() -> str:
     blocked = [{"type": "Blocked", "status": "True", "reason": "QuotaExceeded"}]
     status = {"phase": "Running", "stage": "phase1", "progress": progress, "conditions": blocked}
     metadata = {"name": "corpus", "namespace": "team", "uid": "uid-1", "resourceVersion": "1"}
-    service._index.put_job({"kind": "BertPretrainJob", "metadata": metadata, "spec": {}, "status": status})
+    service._index.put_job(
+        {"kind": "BertPretrainJob", "metadata": metadata, "spec": {"stages": [{"name": "phase1"}]}, "status": status}
+    )
     metrics = service._metrics
     metrics.attempt_started("training")
     metrics.attempt_failed("Application", "Exited")

@@ -35,16 +35,18 @@ def progress(**figures: str) -> Json:
     return {"metrics": [{"name": name, "value": value} for name, value in figures.items()], "lastUpdatedTime": NOON}
 
 
+def read(status: Json) -> JobSeries:
+    return read_series(status, ("phase1", "phase2"))
+
+
 def troubles(status: Json, *, now_s: float = NOON_S) -> set[tuple[str, str]]:
-    found = list_troubles([(JobRef("team", "corpus"), read_series(status))], now_s)
+    found = list_troubles([(JobRef("team", "corpus"), read(status))], now_s)
     assert all(labels[:2] == ("team", "corpus") and value == 1 for labels, value in found.items())
     return {(labels[2], labels[3]) for labels in found}
 
 
 def test_a_running_job_shows_the_figures_that_are_named_and_no_others() -> None:
-    found = read_series(
-        status(progress=progress(loss="6.25", step="120", password="7", learning_rate="high", memory="1"))
-    )
+    found = read(status(progress=progress(loss="6.25", step="120", password="7", learning_rate="high", memory="1")))
     assert dict(found.figures) == {"loss": 6.25, "step": 120}
     assert found.reported_at_s == NOON_S
     jobs = [(JobRef("team", "corpus"), found)]
@@ -53,14 +55,19 @@ def test_a_running_job_shows_the_figures_that_are_named_and_no_others() -> None:
     assert list_report_times(jobs) == {("team", "corpus", "phase1"): NOON_S}
 
 
+def test_a_stage_that_the_spec_does_not_have_is_no_label() -> None:
+    shown = read({**status(progress=progress(loss="6.25")), "stage": "made-up-17"})
+    assert (shown.stage, dict(shown.figures)) == ("", {"loss": 6.25})
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "", "1_0x", None])
 def test_what_is_no_number_is_no_figure(value: str | None) -> None:
-    assert read_series(status(progress={"metrics": [{"name": "loss", "value": value}]})).figures == ()
+    assert read(status(progress={"metrics": [{"name": "loss", "value": value}]})).figures == ()
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Queued", "Stopped", "Succeeded"])
 def test_a_job_that_does_not_run_shows_nothing(phase: str) -> None:
-    assert read_series(status(phase, progress=progress(loss="6.25"))) is NOTHING
+    assert read(status(phase, progress=progress(loss="6.25"))) is NOTHING
 
 
 def test_what_is_wrong_with_a_job_is_told_with_its_reason() -> None:
@@ -98,7 +105,7 @@ def test_many_jobs_of_a_namespace_do_not_hide_those_of_another() -> None:
 
 def test_the_page_has_the_series_of_jobs() -> None:
     metrics = Metrics()
-    jobs = [(JobRef("team", "corpus"), read_series(status(progress=progress(loss="6.25"))))]
+    jobs = [(JobRef("team", "corpus"), read(status(progress=progress(loss="6.25"))))]
     metrics.add_job_views(lambda: jobs, lambda: NOON_S)
     page = metrics.render().decode()
     assert 'bert_operator_job_loss{job_name="corpus",job_namespace="team",stage="phase1"} 6.25' in page

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bert_operator.api.schema.conditions import FINDINGS, BlockerReason, ConditionType, Reason
@@ -43,8 +43,8 @@ class JobSeries(NamedTuple):
 NOTHING = JobSeries()
 
 
-def read_series(status: Mapping[str, Any]) -> JobSeries:
-    """Return what of a job's status becomes series."""
+def read_series(status: Mapping[str, Any], stages: Collection[str]) -> JobSeries:
+    """Return what of a job's status becomes series. stages: that its spec has; a program may print any other name."""
     phase, progress = status.get("phase"), status.get("progress") or {}
     troubles = tuple(_troubles(status))
     failed_at_s = _time(status.get("completionTime")) if phase == "Failed" else None
@@ -52,7 +52,9 @@ def read_series(status: Mapping[str, Any]) -> JobSeries:
         return JobSeries(troubles=troubles, failed_at_s=failed_at_s) if troubles else NOTHING
     told = {item.get("name"): item.get("value") for item in progress.get("metrics") or ()}
     figures = ((name, value) for name in JOB_FIGURES if (value := _number(told.get(name))) is not None)
-    stage = sys.intern(str(status.get("stage") or ""))
+    stage = str(status.get("stage") or "")
+    # One that the spec does not have is no label: a new name in each report would be a new series each time.
+    stage = sys.intern(stage) if stage in stages else ""
     return JobSeries(stage, tuple(figures), _time(progress.get("lastUpdatedTime")), troubles)
 
 

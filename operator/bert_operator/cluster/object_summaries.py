@@ -193,17 +193,18 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummar
         "status": body.get("status") or {},
     }
     content = write_json(kept)
+    stages = tuple(_stage_names(kept["spec"] or {}))
     return JobSummary(
         uid=metadata.get("uid", ""),
         version=read_version(body),
         generation=metadata.get("generation", 0),
         is_deleting="deletionTimestamp" in metadata,
         phase=sys.intern(kept["status"].get("phase") or "Pending"),
-        stages=tuple(_stage_names(kept["spec"] or {})),
+        stages=stages,
         child=_read_record(metadata, kept["status"]),
         keeps_children=keeps_children(body),
         content=content if len(content) <= most_bytes else None,
-        series=read_series(kept["status"]),
+        series=read_series(kept["status"], stages),
     )
 
 
