@@ -402,10 +402,12 @@ def test_an_unset_variable_of_a_shell_means_no_job(
 
 
 @pytest.mark.parametrize(
-    ("verb", "reply", "code", "told"),
+    ("verb", "reply", "code", "named_code", "told"),
     [
-        ("suspend", says(job("over", **FAILED)), 2, "team/over has ended as Failed, so it cannot be suspended"),
-        ("delete", refuses("NotFound", "over not found"), 3, "over not found"),
+        ("suspend", says(job("over", **FAILED)), 2, 2, "team/over has ended as Failed, so it cannot be suspended"),
+        ("suspend", refuses("NotFound", "over not found"), 3, 3, "over not found"),
+        ("delete", refuses("NotFound", "over not found"), 0, 3, "over not found"),
+        ("delete", refuses("Forbidden", "may not"), 1, 1, "Forbidden: may not"),
     ],
 )
 def test_jobs_of_a_list_are_gone_on_with_where_one_has_ended_or_gone_since(
@@ -415,6 +417,7 @@ def test_jobs_of_a_list_are_gone_on_with_where_one_has_ended_or_gone_since(
     verb: str,
     reply: Json,
     code: int,
+    named_code: int,
     told: str,
 ) -> None:
     kubectl.answer(f"{GET.replace('corpus', 'over')} ", reply)
@@ -426,5 +429,5 @@ def test_jobs_of_a_list_are_gone_on_with_where_one_has_ended_or_gone_since(
     output, remarks = capsys.readouterr()
     assert output.startswith("team/corpus: ")
     assert told in remarks
-    assert bert(verb, "over", "corpus") == code
+    assert bert(verb, "over", "corpus") == named_code
     assert capsys.readouterr().out == "", "of jobs that are named, the first ends it"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from bert_operator.errors import EXIT_SUCCEEDED, InputError, OperatorError
 from bert_operator.plugin.changing import delete, retry, set_suspend
 from bert_operator.plugin.context import Context
+from bert_operator.plugin.errors import NoSuchObject
 from bert_operator.plugin.job import Job
 from bert_operator.plugin.reading import read_job, read_jobs
 from bert_operator.plugin.views.next_step import from_checkpoint
@@ -123,7 +124,7 @@ def run_delete(arguments: argparse.Namespace, context: Context) -> int:
         job = delete(context.kubectl, name, wait=not arguments.no_wait, dry_run=arguments.dry_run)
         context.console.show(f"{_path(job)}: deleted; its files stay in {output_of(job)}{_tried(arguments)}")
 
-    return _each(arguments, context, remove, with_ended=True)
+    return _each(arguments, context, remove, with_ended=True, may_be_gone=True)
 
 
 def _agreed(context: Context, name: str) -> bool:
@@ -196,12 +197,14 @@ def _each(
     act: Callable[[str], None],
     *,
     with_ended: bool,
+    may_be_gone: bool = False,
     awaited: str | None = None,
 ) -> int:
     """Do something with each job that is chosen, then wait for it, if that was asked for; return the exit code.
 
     Of jobs that were named, the first that it cannot be done with ends it. Those out of a list may have ended or gone
-    since it was read: that is said, the others are gone on with, and the exit code tells of the first.
+    since it was read: that is said, the others are gone on with, and the exit code tells of the first. may_be_gone: one
+    that has gone is what was wanted.
     """
     code = EXIT_SUCCEEDED
 
@@ -215,7 +218,8 @@ def _each(
                 if arguments.names:
                     raise
                 context.console.remark(str(error))
-                code = code or error.exit_code
+                if not (may_be_gone and isinstance(error, NoSuchObject)):
+                    code = code or error.exit_code
             else:
                 done.append(name)
         return done
