@@ -89,7 +89,7 @@ def documents() -> Json:
         "metadata": {"name": "corpus-a3", "namespace": "team", "creationTimestamp": NOON, **copy.deepcopy(METADATA)},
         "spec": {
             "slotsPerWorker": 1,
-            "sshAuthMountPath": "/home/mpiuser/.ssh",
+            "sshAuthMountPath": "/mnt/ssh-keys",
             "mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": {"containers": [{"name": "x"}]}}}},
         },
         "status": {"conditions": [{"type": "Running", "status": "True", "reason": "MPIJobRunning", "message": "text"}]},
