@@ -24,7 +24,7 @@ from tiny_run import pretrain_stage, run_config, write_dataset
 from told_run import EVALUATE
 from whole_configs import whole_stage
 
-SECRET = "confidential"
+SECRET = "confidential"  # pragma: allowlist secret
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ import pytest
 
 from at_step import AtStep
 from bert_trainer.config.run_config import RunConfig
-from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
+from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
 from bert_trainer.output.metrics import read_metrics
+from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.parallel.world import Alone
 from bert_trainer.pod.exit_codes import Evidence, build_record, decide_exit_code
 from bert_trainer.pod.launcher_log import LauncherLog
@@ -65,8 +66,11 @@ def test_a_disk_that_fills_up_after_the_first_step_ends_the_attempt_only(
     with pytest.raises(StorageFailed, match="No space left on device") as raised:
         run(config, stop=AtStep(4, lambda: fill(disk)))
     assert raised.value.exit_code == EXIT_INFRASTRUCTURE
+    with pytest.raises(StorageFailed, match="No space left on device") as still_full:
+        run(config, attempt=2)
+    assert still_full.value.exit_code == EXIT_INFRASTRUCTURE, "retried, not given up: its first attempt could write"
     (disk / "others").unlink()
-    run(config, attempt=2)
+    run(config, attempt=3)
     assert [record["event"] for record in read_metrics(disk / "out")][-1] == "succeeded"
 
 
@@ -80,9 +84,28 @@ def test_a_volume_that_becomes_read_only_is_no_bad_input(disk: Path, dataset: Pa
     assert raised.value.exit_code == EXIT_INFRASTRUCTURE
     with pytest.raises(TrainerError) as refused:
         run(config, attempt=2)
-    assert (type(refused.value), refused.value.exit_code) == (StorageFailed, 2), "this attempt has taken no step"
+    assert (type(refused.value), refused.value.exit_code) == (StorageFailed, EXIT_INFRASTRUCTURE), "it was right before"
     remount("rw")
     run(config, attempt=3)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES], ids=errno.errorcode.get)
+def test_a_folder_that_cannot_be_read_is_bad_input_where_rights_forbid_it(
+    code: int, tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = run_config(tmp_path / "out", dataset)
+    RunFolder.claim(config, attempt=1)
+    read = Path.read_text
+
+    def fail(path: Path, *args: Any, **kwargs: Any) -> str:
+        if path.name == "run.json":
+            raise OSError(code, os.strerror(code), str(path))
+        return read(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(StorageFailed, match="cannot be read") as raised:
+        RunFolder.claim(config, attempt=2)
+    assert raised.value.exit_code == (EXIT_BAD_INPUT if code == errno.EACCES else EXIT_INFRASTRUCTURE)
 
 
 def test_a_slow_volume_is_told_as_one(tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:

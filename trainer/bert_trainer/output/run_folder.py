@@ -7,6 +7,7 @@ cannot harm its successor, and two jobs cannot share a folder.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -22,8 +23,10 @@ from bert_trainer.config.run_config import ModelConfig, ModelFile, RunConfig
 from bert_trainer.errors import EXIT_BAD_INPUT, FencedError, InputError, StorageFailed
 from bert_trainer.system.atomic_files import (
     disk_errors,
+    is_trouble,
     refuse_others_links,
     remove_partial_files,
+    storage_errors,
     write_atomically,
     write_json_atomically,
 )
@@ -106,8 +109,15 @@ class RunFolder:
             InputError: the folder belongs to another job, or to an earlier run that must not be touched, or
                 was made with other settings, or holds results of no run.
             FencedError: a later attempt has claimed it.
+            StorageFailed: its volume is in trouble; with exit code 4 where an attempt with our uid has written there,
+                so that the place and its rights cannot be wrong.
         """
         path = Path(config.output_folder)
+        with storage_errors(lambda: _was_claimed(path, config)):
+            return cls._claim(path, config, attempt)
+
+    @classmethod
+    def _claim(cls, path: Path, config: RunConfig, attempt: int) -> RunFolder:
         _make_folder(path)
         refuse_others_links(path, _list_written(path, config))
         owner = _read_owner(path / _RUN_FILE)
@@ -374,6 +384,18 @@ def _make_folder(path: Path) -> None:
             f"{path}: the output folder cannot be written ({error.strerror}) as uid {os.getuid()}",
             hint="choose a folder that this user may write, or change its owner; fsGroup does not change NFS",
         ) from error
+
+
+def _was_claimed(path: Path, config: RunConfig) -> bool:
+    """Return whether an attempt of this run has written in the folder."""
+    try:
+        owner = json.loads((path / _RUN_FILE).read_text())
+    except OSError as error:
+        # A read that fails for more than rights does so whatever the user has set.
+        return is_trouble(error) and error.errno not in (errno.EACCES, errno.EPERM)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(owner, dict) and owner.get("uid") == config.job.uid
 
 
 def _read_owner(path: Path) -> dict[str, Any] | None:
