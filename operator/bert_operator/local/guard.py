@@ -74,8 +74,11 @@ def find_members(
             if it is younger than this, the answer is uncertain and the caller has to look again.
     """
     members, is_certain = [], True
-    for process in psutil.process_iter():
+    for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):
+            # Not process_iter, which keeps what it found for the next call: it takes a process whose number is used
+            # again for the old one, and that cannot be signalled.
+            process = psutil.Process(pid)
             if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
             if session is not None and os.getsid(process.pid) == session:
