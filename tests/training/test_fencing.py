@@ -6,6 +6,7 @@ cut off. Observed: errors, checkpoints, weights. Nothing is replaced.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,10 @@ def test_an_attempt_that_comes_back_loses_at_its_next_commit(tmp_path: Path) -> 
 
     def come_back() -> None:
         """The second attempt claims the folder; from here on the first is the one that was thought dead."""
+        until = time.monotonic() + 60
+        # Checkpoints are written in the background: the one before this step may still be on its way.
+        while not (folder / "checkpoints/phase1-00000004").exists() and time.monotonic() < until:
+            time.sleep(0.01)
         RunFolder.claim(config(folder, dataset), attempt=2)
 
     with pytest.raises(FencedError, match="claimed by attempt 2 .*this attempt stops") as fenced:
