@@ -19,8 +19,9 @@ from bert_trainer.dataset.quality.verification import VerifyTask, verify_shard
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
-from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
 from silent import Silent
+from small_disk import fill, mounted
 
 LENGTHS = [(32, 5), (64, 10)]
 NAMES = ["held_out_0000.hdf5", "training_0000.hdf5", "training_0001.hdf5", "training_0002.hdf5"]
@@ -355,10 +356,34 @@ def test_a_full_disk_is_named_and_the_build_resumes_after_it(
         patch.setattr(os, "fsync", full)
         with pytest.raises(TrainerError, match=r"\.hdf5: cannot be written, the disk is full") as caught:
             build(text, root)
-    assert not isinstance(caught.value, InputError)
+    assert (type(caught.value), caught.value.exit_code) == (StorageFailed, EXIT_INFRASTRUCTURE), "a job retries it"
     assert not list(root.rglob("*.partial"))
     build(text, root)
     assert contents(root) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_others_fill_the_volume_of_a_build(
+    num_processes: int, tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    text = write_corpus()
+    build(text, tmp_path / "whole")
+    with mounted(tmp_path / "disk", size="64m") as disk:
+        stage = stage_of(text, num_processes=num_processes)
+        root, dataset = disk / "data", DatasetConfig(folder=str(disk / "data"))
+
+        def fill_once() -> None:
+            if (root / "dataset.json").exists() and not (disk / "others").exists():
+                fill(disk)
+
+        with pytest.raises(StorageFailed, match="the disk is full") as met:
+            build_dataset(stage, dataset, LENGTHS, Silent(), check=fill_once)
+        with pytest.raises(StorageFailed, match="of disk, .* are free") as still_full:
+            build_dataset(stage, dataset, LENGTHS, Silent())
+        assert {met.value.exit_code, still_full.value.exit_code} == {EXIT_INFRASTRUCTURE}
+        (disk / "others").unlink()
+        build_dataset(stage, dataset, LENGTHS, Silent())
+        assert contents(root) == contents(tmp_path / "whole")
 
 
 def test_a_second_builder_is_refused(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:

@@ -19,7 +19,7 @@ _VERBS = (build, read, fetch, convert, chop, evaluation_set, inspect_shards, ver
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit code: 0 done, 1 failed or a bad shard, 2 wrong input, 3 stopped on request."""
+    """Return the exit code: 0 done, 1 failed or a bad shard, 2 wrong input, 3 stopped on request, 4 a volume failed."""
     arguments = _parser().parse_args(argv)
     # At INFO readers log every file and why something in it is left out: bert-data read asks for that.
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
@@ -38,7 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bert-data",
         description="Text to sharded pretraining data, and back to something readable.",
-        epilog="Exit codes: 0 done, 1 failed or a bad shard, 2 wrong input, 3 stopped on request.",
+        epilog="Exit codes: 0 done, 1 failed or a bad shard, 2 wrong input, 3 stopped on request, 4 a volume "
+        "filled up or failed while something was built on it.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for verb in _VERBS:

@@ -7,7 +7,6 @@ cannot harm its successor, and two jobs cannot share a folder.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -23,7 +22,7 @@ from bert_trainer.config.run_config import ModelConfig, ModelFile, RunConfig
 from bert_trainer.errors import EXIT_BAD_INPUT, FencedError, InputError, StorageFailed
 from bert_trainer.system.atomic_files import (
     disk_errors,
-    is_trouble,
+    is_outage,
     refuse_others_links,
     remove_partial_files,
     storage_errors,
@@ -392,7 +391,7 @@ def _was_claimed(path: Path, config: RunConfig) -> bool:
         owner = json.loads((path / _RUN_FILE).read_text())
     except OSError as error:
         # A read that fails for more than rights does so whatever the user has set.
-        return is_trouble(error) and error.errno not in (errno.EACCES, errno.EPERM)
+        return is_outage(error)
     except (ValueError, RecursionError):
         return False
     return isinstance(owner, dict) and owner.get("uid") == config.job.uid

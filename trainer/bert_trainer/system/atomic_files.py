@@ -48,6 +48,11 @@ def is_trouble(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _TROUBLE
 
 
+def is_outage(error: BaseException | None) -> bool:
+    """Return whether an error is that of a volume which the user's settings and rights cannot have caused."""
+    return is_trouble(error) and getattr(error, "errno", None) not in (errno.EACCES, errno.EPERM)
+
+
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Turn an OSError that is raised while ``path`` is written into an error that names it.

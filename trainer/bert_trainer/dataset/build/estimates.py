@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS
-from bert_trainer.errors import InputError
+from bert_trainer.errors import InputError, StorageFailed
 
 SHARD_BYTES = 20_000_000
 """Text per shard, repetitions counted, where the number of shards is not given: about 50 MB of rows."""
@@ -95,14 +95,22 @@ def estimate_build(
     return Estimate(math.ceil(disk), math.ceil(num_processes * (_PROCESS_BYTES + in_memory)))
 
 
-def check_estimate(estimate: Estimate, folder: Path, *, free_disk: int, free_memory: int) -> None:
+def check_estimate(estimate: Estimate, folder: Path, *, free_disk: int, free_memory: int, fitted: bool = False) -> None:
     """Refuse a build that does not fit.
+
+    Args:
+        estimate: What it needs.
+        folder: Of the dataset.
+        free_disk: Bytes, with those that an earlier attempt of this build has taken.
+        free_memory: Bytes.
+        fitted: Whether this build has begun before, so that it fitted then and others have taken the room since.
 
     Raises:
         InputError: names the folder, what is needed, what there is and what to do.
+        StorageFailed: the same, where it fitted before.
     """
     if estimate.disk > free_disk:
-        raise InputError(
+        raise (StorageFailed if fitted else InputError)(
             f"{folder}: the build needs about {_readable(estimate.disk)} of disk, {_readable(free_disk)} are free",
             hint="free space, choose a folder on a larger disk, or build fewer lengths or repetitions",
         )

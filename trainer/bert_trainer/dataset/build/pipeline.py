@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ from bert_trainer.dataset.shards.dataset_info import DatasetInfo, LengthInfo, re
 from bert_trainer.dataset.tokens.block_files import expected_blocks
 from bert_trainer.dataset.tokens.wordpiece import MOST_UNKNOWN, Vocabulary, describe_unknown, read_vocabulary
 from bert_trainer.dataset.workers.pool import TaskPool, WorkerPool, usable_cores
-from bert_trainer.errors import InputError, TrainerError
-from bert_trainer.system.atomic_files import disk_errors, refuse_others_links, write_atomically
+from bert_trainer.errors import InputError, StorageFailed, TrainerError
+from bert_trainer.system.atomic_files import disk_errors, is_outage, refuse_others_links, write_atomically
 from bert_trainer.system.available_memory import available_bytes
 from bert_trainer.system.folder_lock import exclusive
 
@@ -75,7 +75,8 @@ def build_dataset(
 
     Raises:
         InputError: wrong text, vocabulary or settings, or the folder holds a dataset built otherwise.
-        TrainerError: the disk is full, a worker died, or another process builds here.
+        StorageFailed: the volume filled up or failed meanwhile; a later build resumes.
+        TrainerError: a worker died, or another process builds here.
     """
     root = Path(dataset.folder)
     stage = _with_recipe(stage, root)
@@ -106,7 +107,7 @@ def build_dataset(
     # Before the lock, which is a file: a complete dataset may lie on a read-only mount.
     if not is_complete(info, root, vocabulary_path(dataset), lengths):
         _check_resources(stage, corpus, lengths, root)
-        with exclusive(root):
+        with exclusive(root), _outages():
             # Read again: another process may have built here between the first look and the lock.
             info = open_dataset_info(stage, dataset, corpus, root, lengths)
             try:
@@ -119,6 +120,21 @@ def build_dataset(
                 raise
     progress.finish()
     return info
+
+
+@contextmanager
+def _outages() -> Iterator[None]:
+    """Turn the error of a volume that fails while a build has its folder into one that is worth retrying.
+
+    The folder's lock has been written and the estimate fits: neither settings nor rights can be the cause, unless
+    rights are what the error names (those of a corpus, say).
+    """
+    try:
+        yield
+    except TrainerError as error:
+        if not is_outage(error.__cause__):
+            raise
+        raise StorageFailed(error.message, hint=error.hint) from error.__cause__
 
 
 def _with_recipe(stage: PrepareStage, root: Path) -> PrepareStage:
@@ -240,7 +256,14 @@ def _check_resources(stage: PrepareStage, corpus: Corpora, lengths: list[Length]
         num_balanced=num_balanced(stage),
     )
     own_bytes = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-    check_estimate(estimate, root, free_disk=free_disk(root) + own_bytes, free_memory=available_bytes())
+    began = read_dataset_info(root)
+    check_estimate(
+        estimate,
+        root,
+        free_disk=free_disk(root) + own_bytes,
+        free_memory=available_bytes(),
+        fitted=began is not None and not began.complete,
+    )
 
 
 def _save_corpus_info(

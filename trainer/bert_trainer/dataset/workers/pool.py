@@ -297,20 +297,22 @@ def _answer_packed(packed: bytes) -> bytes:
     try:
         return pickle.dumps(answer(*pickle.loads(packed)))  # noqa: S301 - from our own parent
     except Exception:
-        return pickle.dumps((None, None, traceback.format_exc()))
+        return pickle.dumps((None, None, None, traceback.format_exc()))
 
 
-Answer = tuple[Result | None, TrainerError | None, str]
+Answer = tuple[Result | None, TrainerError | None, BaseException | None, str]
+"""A task's result, or our error and what caused it, which pickle leaves out, or the traceback of another error."""
 
 
 def answer(function: Callable[[Task], Result], task: Task) -> Answer[Result]:
-    """Return the result of a task, or our error, or the traceback of another one."""
+    """Carry out a task."""
     try:
-        return function(task), None, ""
+        return function(task), None, None, ""
     except TrainerError as error:
-        return None, error, ""
+        # The system's errors alone: others may hold what cannot be pickled.
+        return None, error, error.__cause__ if isinstance(error.__cause__, OSError) else None, ""
     except Exception:  # a bug, which the parent raises
-        return None, None, traceback.format_exc()
+        return None, None, None, traceback.format_exc()
 
 
 def result_of(answered: Answer[Any]) -> Any:
@@ -320,9 +322,9 @@ def result_of(answered: Answer[Any]) -> Any:
         TrainerError: as the task raised it.
         RuntimeError: a bug; the text holds its traceback.
     """
-    result, error, trace = answered
+    result, error, cause, trace = answered
     if error is not None:
-        raise error
+        raise error from cause
     if trace:
         raise RuntimeError(f"a worker failed\n{trace}")
     return result
