@@ -1,9 +1,9 @@
 """Write docs/reference and the CustomResourceDefinition from the code; ``--check`` only lists stale files.
 
 The files are committed, so that they can be read and applied without an installation; do not edit them by hand.
-Sources: the pydantic models of the job and of the run configuration, the tables of conditions and metrics, and the
-command lines' own help. This file holds the list of files and their texts; how a model becomes a page is in
-``model_page``, how it becomes a definition in ``bert_operator.api.crd``.
+Sources: the pydantic models of the job and of the run configuration, the tables of conditions and metrics, the
+docstrings of the Python client, and the command lines' own help. This file holds the list of files and their texts; how
+a model becomes a page is in ``model_page``, how it becomes a definition in ``bert_operator.api.crd``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from unittest import mock
 
 import yaml
 
+from client_page import render_client_page
 from dashboards import DASHBOARDS, render_dashboard
 from metrics_page import render_metrics_page
 from model_page import MARK, render_model
@@ -292,6 +293,7 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/reference/conditions.md": render_conditions_page,
     "docs/reference/cli.md": render_cli_page,
     "docs/reference/metrics.md": render_metrics_page,
+    "docs/reference/client.md": render_client_page,
     "deploy/kustomize/base/crd.yaml": render_definition,
     "charts/bert-operator/templates/crd.yaml": render_chart_definition,
     "operator/bert_operator/doctor/fields.txt": render_doctor_fields,

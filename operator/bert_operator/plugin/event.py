@@ -14,12 +14,15 @@ class Event:
     last_seen_s: float | None
     """When it happened last, in seconds since 1970; None where the Event has no time."""
     times: int
+    """How often it has happened."""
     type: str
     """``Normal`` or ``Warning``."""
     object: str
     """What it is about, as ``Pod/corpus-a3-launcher-x``."""
     reason: str
+    """What happened, as a name."""
     message: str
+    """What happened, as a sentence."""
 
 
 def read_event(document: Json) -> Event:

@@ -28,9 +28,11 @@ class Stage:
     """One stage of a job."""
 
     name: str
+    """Its name in the spec."""
     kind: str
     """``prepare``, ``pretrain``, ``evaluate``, ``finetune`` or ``export``."""
     state: StageState
+    """What has become of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
