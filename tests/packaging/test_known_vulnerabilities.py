@@ -144,6 +144,25 @@ def test_workflows_name_actions_by_commit_and_start_with_no_rights(workflow: Pat
         assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_call_targets_that_the_makefile_has(workflow: Path) -> None:
+    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for job in yaml.safe_load(workflow.read_text())["jobs"].values():
+        words = [str(word) for word in job.get("strategy", {}).get("matrix", {}).get("target", [])]
+        for command in (str(step.get("run") or "") for step in job["steps"]):
+            words += [word for line in re.findall(r"\bmake ([^&|\n]*)", command) for word in line.split()]
+        assert {word for word in words if re.fullmatch(r"[a-z][\w-]*", word)} <= targets
+
+
+def test_workflows_run_what_decides_whether_a_change_lands() -> None:
+    runs = [path.read_text() for path in WORKFLOWS]
+    assert any("./.ci/run" in text for text in runs)
+    parts = re.findall(r"for part in ([^;]+);", (ROOT / ".ci/run").read_text())
+    quick = {part for group in parts for part in group.split()}
+    assert len(quick) > 8
+    assert {part for part in quick if not any(re.search(rf"\b{part}\b", text) for text in runs)} == set()
+
+
 def test_the_job_that_builds_a_release_may_write_and_sign_nothing() -> None:
     document = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())
     assert document["jobs"]["build"]["permissions"] == {"contents": "read"}
