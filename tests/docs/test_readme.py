@@ -1,10 +1,12 @@
-"""What the documentation tells people to type exists: make targets, verbs of command lines, files, fields.
+"""What the documentation tells people to type exists: make targets, verbs and options, files, fields, names in Python.
 
 Commands are not run here, the demo takes minutes; they are checked word by word.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import os
 import re
 import shlex
@@ -15,6 +17,8 @@ import pytest
 
 from bert_operator.api.parsing.documents import read_job_document
 from bert_operator.api.parsing.validation import parse_job
+from bert_operator.plugin.command_line import VERBS
+from bert_operator.plugin.command_line import main as run_plugin
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -68,6 +72,51 @@ def test_every_verb_that_is_named_exists(command: str, capsys: pytest.CaptureFix
         with pytest.raises(SystemExit) as ended:
             entry_point.load()([verb, "--help"])
         assert ended.value.code == 0, f"{command} {verb}\n{capsys.readouterr().err}"
+
+
+def test_every_option_that_is_typed_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    plugin_verbs = {entry.name for entry in VERBS}
+    typed: set[tuple[str, str, str]] = set()
+    for command in commands():
+        program, words = Path(command[0]).name, command[1:]
+        ends = [number for number, word in enumerate(words) if word in ("|", "||", "&&", ">", "--")]
+        words = words[: min(ends, default=None)]
+        if (program, words[:1]) == ("kubectl", ["bert"]):
+            program, words = "kubectl bert", words[1:]
+        elif program not in ("bert-operator", "bert-data", "bert-train"):
+            continue
+        verbs = [word for word in words if (word in plugin_verbs if program == "kubectl bert" else word[0] != "-")]
+        if verbs:  # none: the program alone, as in `bert-operator --version`
+            typed |= {(program, verbs[0], word.partition("=")[0]) for word in words if word.startswith("--")}
+    assert len(typed) > 50
+    said = {(program, verb): help_of(program, verb, capsys) for program, verb, _ in typed}
+    unknown = [
+        f"{program} {verb} {option}"
+        for program, verb, option in sorted(typed)
+        if not re.search(rf"{re.escape(option)}\b(?!-)", said[program, verb])
+    ]
+    assert unknown == []
+
+
+def help_of(program: str, verb: str, capsys: pytest.CaptureFixture[str]) -> str:
+    main = run_plugin
+    if program != "kubectl bert":
+        (entry_point,) = entry_points(group="console_scripts", name=program)
+        main = entry_point.load()
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    return capsys.readouterr().out
+
+
+def test_python_that_is_shown_compiles_and_imports_what_there_is() -> None:
+    blocks = code_blocks("python")
+    assert blocks
+    for page, text in blocks:
+        tree = ast.parse(text, filename=page)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("bert_operator", "bert_trainer")):
+                module = importlib.import_module(node.module or "")
+                assert [it.name for it in node.names if not hasattr(module, it.name)] == [], page
 
 
 def test_every_file_of_the_repository_that_is_named_exists() -> None:
