@@ -38,11 +38,18 @@ CLUSTER_OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("--server", "URL", "of the API server; default: that of the cluster"),
     ("--as", "USER", "act as somebody else, if you may"),
     ("--as-group", "GROUP", "act as a member of a group, if you may"),
+    ("--as-uid", "UID", ""),
+    ("--request-timeout", "TIME", ""),
+    ("--certificate-authority", "FILE", ""),
+    ("--client-certificate", "FILE", ""),
+    ("--client-key", "FILE", ""),
+    ("--tls-server-name", "NAME", ""),
 )
 """kubectl's own options that lead to a cluster, beside the namespace and the kubeconfig, and what they mean.
 
-Those that carry secrets (``--token``, ``--password``) are left out: hints repeat the options, and others on the machine
-see them. A kubeconfig keeps them.
+Rarer ones have no text and stand in no help: they mean what ``kubectl options`` says. Those that carry secrets
+(``--token``, ``--password``) are left out: hints repeat the options, and others on the machine see them. A kubeconfig
+keeps them.
 """
 
 
@@ -56,7 +63,8 @@ def common_options(*, is_again: bool = False) -> argparse.ArgumentParser:
     group.add_argument("-n", "--namespace", metavar="NAME", help="default: that of kubectl's context")
     group.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: as kubectl finds it")
     for name, metavar, text in CLUSTER_OPTIONS:
-        group.add_argument(name, dest=_dest(name), metavar=metavar, help=text)
+        kind = Path if metavar == "FILE" else str
+        group.add_argument(name, dest=_dest(name), metavar=metavar, help=text or argparse.SUPPRESS, type=kind)
     parent.add_argument(
         "--color",
         choices=get_args(Colours),
