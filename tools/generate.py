@@ -2,8 +2,9 @@
 
 The files are committed, so that they can be read and applied without an installation; do not edit them by hand.
 Sources: the pydantic models of the job and of the run configuration, the tables of conditions and metrics, the
-docstrings of the Python client, and the command lines' own help. This file holds the list of files and their texts; how
-a model becomes a page is in ``model_page``, how it becomes a definition in ``bert_operator.api.crd``.
+docstrings of the Python client, messages in the source, and the command lines' own help. This file holds the list of
+files and their texts; how a model becomes a page is in ``model_page``, how it becomes a definition in
+``bert_operator.api.crd``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import yaml
 
 from client_page import render_client_page
 from dashboards import DASHBOARDS, render_dashboard
+from error_page import render_error_page
 from metrics_page import render_metrics_page
 from model_page import MARK, render_model
 
@@ -294,6 +296,7 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/reference/cli.md": render_cli_page,
     "docs/reference/metrics.md": render_metrics_page,
     "docs/reference/client.md": render_client_page,
+    "docs/reference/errors.md": render_error_page,
     "deploy/kustomize/base/crd.yaml": render_definition,
     "charts/bert-operator/templates/crd.yaml": render_chart_definition,
     "operator/bert_operator/doctor/fields.txt": render_doctor_fields,

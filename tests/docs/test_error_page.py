@@ -1,0 +1,104 @@
+"""docs/reference/errors.md has every message, as tools/error_messages reads it from the source."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import error_messages  # noqa: E402
+from error_messages import Message, collect  # noqa: E402
+
+PAGE = (ROOT / "docs/reference/errors.md").read_text()
+SOURCE = '''
+"""A module."""
+import argparse
+import sys
+from elsewhere import OTHER
+
+LIMIT = 30
+
+class Trouble(ValueError):
+    """Something is wrong.
+
+    More of it.
+    """
+    exit_code = EXIT_ODD
+
+class Worse(Trouble):
+    """Much is."""
+
+EXIT_ODD = 7
+
+def check(path, names, error, strict):
+    if not names:
+        raise Trouble(f"{path}: got {len(names)}; allowed: up to {LIMIT}", hint="take fewer" if strict else OTHER)
+    if strict:
+        raise (Worse if names else Trouble)(
+            f"{path.parent.name}: one of {', '.join(sorted(names))} is {'not ' if strict else ''}there"
+        ) from error
+    raise Worse(f"{error}")
+    raise ValueError(f"got {names[0]!r}")
+    raise RuntimeError("never seen")
+    sys.exit("out of {braces}" + f" in {path}")
+    parser.error("--only: unknown")
+    return Problem(path="a", got=str(path), allowed="two", next_step="write it")
+'''
+
+
+def found_in(tmp_path: Path, text: str) -> list[Message]:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part/module.py").write_text(text)
+    return collect(tmp_path, ["part"])[0]
+
+
+def test_every_kind_of_message_is_read(tmp_path: Path) -> None:
+    found = {(it.kind, it.text, it.next_step) for it in found_in(tmp_path, SOURCE)}
+    assert found == {
+        ("Trouble", "{path}: got {names}; allowed: up to 30", "take fewer / {OTHER}"),
+        ("Worse", "{name}: one of {names} is [not ]there", ""),
+        ("Trouble", "{name}: one of {names} is [not ]there", ""),
+        ("ValueError", "got {names}", ""),
+        ("exit", "out of {braces} in {path}", ""),
+        ("argument", "--only: unknown", ""),
+        ("rule", "got {path}; allowed: two", "write it"),
+    }
+
+
+def test_values_between_functions_are_no_messages(tmp_path: Path) -> None:
+    assert not [it for it in found_in(tmp_path, SOURCE.replace("import argparse", "")) if it.kind == "ValueError"]
+
+
+def test_classes_have_meaning_base_and_exit_code(tmp_path: Path) -> None:
+    found_in(tmp_path, SOURCE)
+    _, classes = collect(tmp_path, ["part"])
+    trouble, worse = classes["Trouble"], classes["Worse"]
+    assert (trouble.base, trouble.meaning, trouble.exit_code) == ("ValueError", "Something is wrong.", 7)
+    assert (worse.base, worse.exit_code) == ("Trouble", None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{path}: cannot be written, the disk is full ({reason})",
+        "{folder}: another process is building here",
+        "the build needs about {disk} of disk, {free_disk} are free",
+        "allowed: a divisor of hiddenSize",
+        "{name}: time is up",
+    ],
+)
+def test_known_messages_are_on_the_page(text: str) -> None:
+    assert text in PAGE
+
+
+def test_the_page_is_that_of_the_source() -> None:
+    messages, classes = collect(ROOT)
+    assert len(messages) > 500
+    assert [it for it in messages if it.text.replace("|", "\\|") not in PAGE] == []
+    assert {it.kind for it in messages} - set(classes) - {"argument", "exit", "rule", "finding"} <= {
+        *error_messages.OF_USERS
+    }

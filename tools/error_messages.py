@@ -1,0 +1,235 @@
+"""Every text with which a program of this repository refuses something or gives up, read from the source by ``ast``.
+
+Nothing is run or imported, so that a message in a branch that no test takes is found as well. What counts:
+
+* a call of an exception class of this repository with a text, raised or not;
+* ``ValueError`` and ``ArgumentTypeError`` with a text in modules that import pydantic or argparse, which show it to the
+  user; elsewhere they are between functions, as ``RuntimeError`` and ``AssertionError`` are;
+* ``sys.exit``, ``SystemExit`` and ``parser.error`` with a text;
+* rules of a job and the problems that they report; findings of the doctor.
+
+What an f-string fills in becomes a name in braces.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOTS = ("operator/bert_operator", "trainer/bert_trainer", "tools")
+DOCTOR = "operator/bert_operator/doctor"
+_STANDARD = {"Exception", "ValueError", "RuntimeError", "OSError", "LookupError", "KeyError", "TypeError"}
+OF_USERS = {"ValueError", "ArgumentTypeError"}
+_SHOWN_BY = {"pydantic", "argparse"}
+_FINDINGS = {"error", "warning", "note"}
+_UNNAMED = "…"
+_DEEPEST = 3
+"""Constants within constants, and choices within choices, that are followed."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Message:
+    """One text, and where it comes from."""
+
+    folder: str
+    """Of the module, below the repository."""
+    text: str
+    next_step: str
+    """Empty: none is said."""
+    kind: str
+    """Name of the class; of others what they are: ``argument``, ``exit``, ``rule``, ``finding``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorClass:
+    """An exception class of this repository."""
+
+    name: str
+    base: str
+    meaning: str
+    exit_code: int | None
+    """None: that of its base, or none."""
+
+
+def collect(root: Path, roots: Sequence[str] = ROOTS) -> tuple[list[Message], dict[str, ErrorClass]]:
+    """Return the messages of all modules below some folders, each once, and the exception classes by name."""
+    modules = {
+        path: ast.parse(path.read_text(), filename=str(path))
+        for folder in roots
+        for path in sorted((root / folder).rglob("*.py"))
+    }
+    classes = _error_classes(modules.values())
+    everywhere = _unique_texts(modules.values())
+    found: set[Message] = set()
+    for path, tree in modules.items():
+        folder = path.parent.relative_to(root).as_posix()
+        found.update(_Reader(tree, folder, frozenset(classes), everywhere).messages())
+    return sorted(found), classes
+
+
+def _unique_texts(trees: Iterable[ast.Module]) -> dict[str, ast.expr]:
+    """Return the constants that have one text wherever their name is given to one."""
+    found: dict[str, list[ast.expr]] = {}
+    for tree in trees:
+        for name, value in _constants(tree).items():
+            found.setdefault(name, []).append(value)
+    return {name: values[0] for name, values in found.items() if len({ast.dump(value) for value in values}) == 1}
+
+
+def _constants(tree: ast.Module) -> dict[str, ast.expr]:
+    return {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _error_classes(trees: Iterable[ast.Module]) -> dict[str, ErrorClass]:
+    found: dict[str, ErrorClass] = {}
+    numbers: dict[str, int] = {}
+    definitions: list[ast.ClassDef] = []
+    for tree in trees:
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                definitions.append(node)
+            if isinstance(node, ast.Assign) and isinstance(value := getattr(node.value, "value", None), int):
+                numbers.update({it.id: value for it in node.targets if isinstance(it, ast.Name)})
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for node in definitions:
+            bases = [base.id if isinstance(base, ast.Name) else getattr(base, "attr", "") for base in node.bases]
+            base = next((it for it in bases if it in found or it in _STANDARD), None)
+            if node.name not in found and base is not None:
+                meaning = (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")
+                found[node.name] = ErrorClass(node.name, base, meaning, _exit_code(node, numbers))
+                has_changed = True
+    return found
+
+
+def _exit_code(node: ast.ClassDef, numbers: dict[str, int]) -> int | None:
+    for line in node.body:
+        if isinstance(line, ast.Assign) and any(getattr(it, "id", "") == "exit_code" for it in line.targets):
+            value = line.value
+            return numbers.get(value.id) if isinstance(value, ast.Name) else getattr(value, "value", None)
+    return None
+
+
+class _Reader:
+    """Reads one module."""
+
+    def __init__(
+        self, tree: ast.Module, folder: str, classes: frozenset[str], constants: Mapping[str, ast.expr]
+    ) -> None:
+        """Take the module, and the constants of others."""
+        self._tree, self._folder, self._classes = tree, folder, classes
+        imported = {
+            name.partition(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [it.name for it in node.names])
+        }
+        self._is_shown = bool(imported & _SHOWN_BY)
+        self._constants = {**constants, **_constants(tree)}
+
+    def messages(self) -> Iterator[Message]:
+        """Yield every message of the module."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call):
+                for name in _names_of(node.func):
+                    yield from self._message(name, node)
+
+    def _message(self, name: str, node: ast.Call) -> Iterator[Message]:
+        given = {it.arg: it.value for it in node.keywords if it.arg}
+        words, hint = node.args, given.get("hint")
+        first = words[0] if words else given.get("message")
+        if name in self._classes or (name in OF_USERS and self._is_shown):
+            yield from self._said(first, hint, name)
+        elif name == "parser.error":
+            yield from self._said(first, hint, "argument")
+        elif name in ("sys.exit", "SystemExit"):
+            yield from self._said(first, hint, "exit")
+        elif name in ("Problem", "Violation", "rule", "SectionRule") and "allowed" in given:
+            got = f"got {self.text(given['got'])}; " if "got" in given else ""
+            after = self.text(given["next_step"]) if "next_step" in given else ""
+            yield from self._message_of(f"{got}allowed: {self.text(given['allowed'])}", after, "rule")
+        elif name in _FINDINGS and self._folder.startswith(DOCTOR) and len(words) == 3:
+            problem, why, remedy = (self.text(word) for word in words)
+            yield from self._message_of(f"{problem}: {why}", remedy, "finding")
+
+    def _said(self, first: ast.expr | None, hint: ast.expr | None, kind: str) -> Iterator[Message]:
+        if first is not None and (text := self.text(first)):
+            yield from self._message_of(text, self.text(hint) if hint is not None else "", kind)
+
+    def _message_of(self, text: str, next_step: str, kind: str) -> Iterator[Message]:
+        # Nothing but what is filled in: another error's text that is passed on.
+        if sum(sign.isalpha() for sign in _without_fields(text)) >= 3:
+            yield Message(self._folder, " ".join(text.split()), " ".join(next_step.split()), kind)
+
+    def text(self, node: ast.expr, depth: int = 0) -> str:
+        """Return the text that an expression makes; what is not known becomes a name in braces."""
+        match node:
+            case ast.Constant(value=str(value)):
+                return value
+            case ast.Constant(value=value):
+                return str(value)
+            case ast.JoinedStr(values=values):
+                return "".join(self.text(value, depth) for value in values)
+            case ast.FormattedValue(value=value):
+                return self._filled_in(value, depth)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return self.text(left, depth) + self.text(right, depth)
+            case ast.BinOp(left=ast.Constant(value=str(value)), op=ast.Mod()):
+                return value
+            case ast.IfExp(body=body, orelse=other) if depth < _DEEPEST:
+                return " / ".join(dict.fromkeys(self.text(it, depth + 1) for it in (body, other)))
+        return self._filled_in(node, depth)
+
+    def _filled_in(self, node: ast.expr, depth: int) -> str:
+        constant = self._constants.get(node.id) if isinstance(node, ast.Name) else None
+        if constant is not None and depth < _DEEPEST:
+            return self.text(constant, depth + 1)
+        if isinstance(node, ast.IfExp):
+            chosen = [self.text(it, depth + 1) for it in (node.body, node.orelse)] if depth < _DEEPEST else []
+            if chosen and not any("{" in it for it in chosen):
+                return "/".join(chosen) if all(chosen) else f"[{''.join(chosen)}]"
+        return f"{{{_short_name(node)}}}"
+
+
+def _names_of(function: ast.expr) -> Iterator[str]:
+    match function:
+        case ast.IfExp(body=body, orelse=other):
+            yield from _names_of(body)
+            yield from _names_of(other)
+        case ast.Name(id=name):
+            yield name
+        case ast.Attribute(value=ast.Name(id="parser" | "sys" as owner), attr=name):
+            yield f"{owner}.{name}"
+        case ast.Attribute(attr=name):
+            yield name
+
+
+def _short_name(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.strip("_")
+        case ast.Call(args=[first, *_]) if _short_name(first) != _UNNAMED:
+            return _short_name(first)
+        case ast.Call(func=function):
+            return _short_name(function)
+        case ast.Subscript(value=value) | ast.BinOp(left=value) | ast.Starred(value=value):
+            return _short_name(value)
+        case ast.GeneratorExp(elt=value) | ast.ListComp(elt=value) | ast.SetComp(elt=value):
+            return _short_name(value)
+    return _UNNAMED
+
+
+def _without_fields(text: str) -> str:
+    while "{" in text and "}" in text[text.index("{") :]:
+        start = text.index("{")
+        text = text[:start] + text[text.index("}", start) + 1 :]
+    return text

@@ -1,0 +1,88 @@
+"""docs/reference/errors.md from the messages that ``error_messages`` finds in the source."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from error_messages import DOCTOR, ErrorClass, Message, collect
+from model_page import MARK
+
+ROOT = Path(__file__).resolve().parents[1]
+
+INTRODUCTION = """
+Every text with which the operator, `kubectl bert`, the trainer or a tool of this repository refuses something or
+gives up, to be searched for a part of what you saw. What stands in braces is filled in; a slash between two texts means
+one of them, and what stands in brackets may be missing. A next step follows a message on a line of its own, after
+`hint:`, or after `next:` where a job's field is wrong.
+
+Messages of kubectl, Kubernetes, MPI and PyTorch are theirs; the [conditions and reasons](conditions.md) say what the
+operator makes of them. Words of a job's fields: [job](job.md).
+""".strip()
+
+CLASSES = """
+The class of an error is the `reason` of a failed attempt in the status, where the trainer ended with it. A class
+without an exit code of its own has that of the one it is a kind of; bad input (2) is never retried unchanged.
+""".strip()
+
+_PROGRAMS: tuple[tuple[str, str], ...] = (
+    ("kubectl bert doctor", DOCTOR),
+    ("kubectl bert", "operator/bert_operator/plugin"),
+    ("Operator, bert-operator", "operator/bert_operator"),
+    ("Data, bert-data", "trainer/bert_trainer/dataset"),
+    ("Launchers and workers, bert-pod", "trainer/bert_trainer/pod"),
+    ("Trainer, bert-train", "trainer/bert_trainer"),
+    ("Tools of the repository", "tools"),
+)
+"""Headings, and the folder that stands for each: the first one that holds a module is its program."""
+_KINDS = {"argument": "command line", "exit": "-", "rule": "field", "finding": "finding"}
+
+
+def render_error_page() -> str:
+    """Every message, by program and part, and every class of errors."""
+    messages, classes = collect(ROOT)
+    parts = ["# Error messages", MARK, INTRODUCTION]
+    for program, folder in _PROGRAMS:
+        own = [message for message in messages if _program_of(message.folder) == folder]
+        parts.append(f"## {program}")
+        for place, group in itertools.groupby(own, lambda message: message.folder):
+            parts += [f"### {place}", *_about(place), _table(group)]
+    parts += ["## Classes", CLASSES, _class_table(classes)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _program_of(folder: str) -> str:
+    return next(found for _, found in _PROGRAMS if f"{folder}/".startswith(f"{found}/"))
+
+
+def _about(folder: str) -> Iterator[str]:
+    file = ROOT / folder / "__init__.py"
+    text = ast.get_docstring(ast.parse(file.read_text())) if file.exists() else None
+    if text:
+        yield text.partition("\n\n")[0].replace("\n", " ")
+
+
+def _table(messages: Iterable[Message]) -> str:
+    rows = ["| Message | Next step | Kind |", "| --- | --- | --- |"]
+    for message in messages:
+        kind = _KINDS.get(message.kind, f"`{message.kind}`")
+        rows.append(f"| {_code(message.text)} | {_code(message.next_step) if message.next_step else '-'} | {kind} |")
+    return "\n".join(rows)
+
+
+def _class_table(classes: dict[str, ErrorClass]) -> str:
+    rows = ["| Class | A kind of | Exit code | Meaning |", "| --- | --- | --- | --- |"]
+    for name, found in sorted(classes.items()):
+        code = "-" if found.exit_code is None else found.exit_code
+        # Markup of docstrings, which Markdown writes with one backtick.
+        meaning = found.meaning.replace("``", "`").replace("|", "\\|")
+        rows.append(f"| `{name}` | `{found.base}` | {code} | {meaning} |")
+    return "\n".join(rows)
+
+
+def _code(text: str) -> str:
+    # A bar ends a cell even within code; a backtick ends the code.
+    shown = text.replace("|", "\\|")
+    return f"`` {shown} ``" if "`" in shown else f"`{shown}`"
