@@ -6,14 +6,17 @@ Nothing is run or imported, so that a message in a branch that no test takes is 
 * ``ValueError`` and ``ArgumentTypeError`` with a text in modules that import pydantic or argparse, which show it to the
   user; elsewhere they are between functions, as ``RuntimeError`` and ``AssertionError`` are;
 * ``sys.exit``, ``SystemExit`` and ``parser.error`` with a text;
-* rules of a job and the problems that they report; findings of the doctor.
+* rules of a job and the problems that they report; findings of the doctor; what keeps a job's pods from running;
+* what a shell script says before it ends (``die``).
 
-What an f-string fills in becomes a name in braces.
+What an f-string fills in becomes a name in braces. A function that puts a text which it is given into one of these has
+the message of each of its calls.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +27,8 @@ _STANDARD = {"Exception", "ValueError", "RuntimeError", "OSError", "LookupError"
 OF_USERS = {"ValueError", "ArgumentTypeError"}
 _SHOWN_BY = {"pydantic", "argparse"}
 _FINDINGS = {"error", "warning", "note"}
+_DIE = re.compile(r'\bdie "((?:[^"\\]|\\.)*)"')
+_SHELL_FIELD = re.compile(r"\$\{?(\w+)[^}\s']*\}?")
 _UNNAMED = "…"
 _DEEPEST = 3
 """Constants within constants, and choices within choices, that are followed."""
@@ -39,7 +44,7 @@ class Message:
     next_step: str
     """Empty: none is said."""
     kind: str
-    """Name of the class; of others what they are: ``argument``, ``exit``, ``rule``, ``finding``."""
+    """Name of the class; of others what they are: ``argument``, ``exit``, ``rule``, ``finding``, ``blocked``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,14 @@ def collect(root: Path, roots: Sequence[str] = ROOTS) -> tuple[list[Message], di
     for path, tree in modules.items():
         folder = path.parent.relative_to(root).as_posix()
         found.update(_Reader(tree, folder, frozenset(classes), everywhere).messages())
+    for path in (script for folder in roots for script in (root / folder).rglob("*.sh")):
+        found.update(_script_messages(path.read_text(), path.parent.relative_to(root).as_posix()))
     return sorted(found), classes
+
+
+def _script_messages(text: str, folder: str) -> Iterator[Message]:
+    for said in _DIE.findall(text):
+        yield Message(folder, " ".join(_SHELL_FIELD.sub(r"{\1}", said).split()), "", "exit")
 
 
 def _unique_texts(trees: Iterable[ast.Module]) -> dict[str, ast.expr]:
@@ -135,13 +147,55 @@ class _Reader:
         }
         self._is_shown = bool(imported & _SHOWN_BY)
         self._constants = {**constants, **_constants(tree)}
+        # By call: the innermost function around it, since those are met last.
+        self._around: dict[ast.AST, ast.FunctionDef] = {}
+        self._texts_of: dict[ast.FunctionDef | None, dict[str, list[ast.expr]]] = {}
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            texts = self._texts_of[function] = {}
+            for node in ast.walk(function):
+                self._around[node] = function
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr | ast.IfExp):
+                    for name in (it.id for it in node.targets if isinstance(it, ast.Name)):
+                        texts.setdefault(name, []).append(node.value)
+        self._locals: dict[str, list[ast.expr]] = {}
 
     def messages(self) -> Iterator[Message]:
         """Yield every message of the module."""
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.Call):
-                for name in _names_of(node.func):
-                    yield from self._message(name, node)
+        given: dict[str, list[tuple[int, str, Message]]] = {}
+        calls = [
+            (call, name) for call in ast.walk(self._tree) if isinstance(call, ast.Call) for name in _names_of(call.func)
+        ]
+        for node, name in calls:
+            function = self._enter(node)
+            for message in self._message(name, node):
+                if _has_words(message.text):
+                    yield message
+                if function is not None:
+                    for place, word in enumerate(it.arg for it in function.args.args):
+                        if f"{{{word.strip('_')}}}" in message.text:
+                            given.setdefault(function.name, []).append((place, word, message))
+        for node, name in calls:
+            self._enter(node)
+            for place, word, message in given.get(name, ()):
+                text = self._given(node, place, word)
+                if _has_words(text):
+                    filled = message.text.replace(f"{{{word.strip('_')}}}", text)
+                    hint = next((self.text(it.value) for it in node.keywords if it.arg == "hint"), message.next_step)
+                    yield Message(self._folder, _in_one_line(filled), _in_one_line(hint), message.kind)
+
+    def _enter(self, node: ast.Call) -> ast.FunctionDef | None:
+        """Take the local texts of the function around a call, and return it."""
+        function = self._around.get(node)
+        self._locals = self._texts_of.get(function, {})
+        return function
+
+    def _given(self, node: ast.Call, place: int, word: str) -> str:
+        """Return the text that a call gives for a parameter; empty if none."""
+        named = next((it.value for it in node.keywords if it.arg == word), None)
+        # Behind a dot the first parameter is the object.
+        place -= isinstance(node.func, ast.Attribute)
+        found = named or (node.args[place] if 0 <= place < len(node.args) else None)
+        return self.text(found) if found is not None else ""
 
     def _message(self, name: str, node: ast.Call) -> Iterator[Message]:
         given = {it.arg: it.value for it in node.keywords if it.arg}
@@ -157,6 +211,8 @@ class _Reader:
             got = f"got {self.text(given['got'])}; " if "got" in given else ""
             after = self.text(given["next_step"]) if "next_step" in given else ""
             yield from self._message_of(f"{got}allowed: {self.text(given['allowed'])}", after, "rule")
+        elif name in ("Blocker", "Finding") and "message" in given:
+            yield from self._said(given["message"], None, "blocked" if name == "Blocker" else "finding")
         elif name in _FINDINGS and self._folder.startswith(DOCTOR) and len(words) == 3:
             problem, why, remedy = (self.text(word) for word in words)
             yield from self._message_of(f"{problem}: {why}", remedy, "finding")
@@ -166,9 +222,7 @@ class _Reader:
             yield from self._message_of(text, self.text(hint) if hint is not None else "", kind)
 
     def _message_of(self, text: str, next_step: str, kind: str) -> Iterator[Message]:
-        # Nothing but what is filled in: another error's text that is passed on.
-        if sum(sign.isalpha() for sign in _without_fields(text)) >= 3:
-            yield Message(self._folder, " ".join(text.split()), " ".join(next_step.split()), kind)
+        yield Message(self._folder, _in_one_line(text), _in_one_line(next_step), kind)
 
     def text(self, node: ast.expr, depth: int = 0) -> str:
         """Return the text that an expression makes; what is not known becomes a name in braces."""
@@ -187,12 +241,16 @@ class _Reader:
                 return value
             case ast.IfExp(body=body, orelse=other) if depth < _DEEPEST:
                 return " / ".join(dict.fromkeys(self.text(it, depth + 1) for it in (body, other)))
+            case ast.Call(func=ast.Attribute(value=value, attr="format")):
+                return self.text(value, depth)
         return self._filled_in(node, depth)
 
     def _filled_in(self, node: ast.expr, depth: int) -> str:
-        constant = self._constants.get(node.id) if isinstance(node, ast.Name) else None
-        if constant is not None and depth < _DEEPEST:
-            return self.text(constant, depth + 1)
+        if isinstance(node, ast.Name) and depth < _DEEPEST:
+            constant = self._constants.get(node.id)
+            found = self._locals.get(node.id, [] if constant is None else [constant])
+            if found:
+                return " / ".join(dict.fromkeys(self.text(it, depth + 1) for it in found))
         if isinstance(node, ast.IfExp):
             chosen = [self.text(it, depth + 1) for it in (node.body, node.orelse)] if depth < _DEEPEST else []
             if chosen and not any("{" in it for it in chosen):
@@ -226,6 +284,15 @@ def _short_name(node: ast.expr) -> str:
         case ast.GeneratorExp(elt=value) | ast.ListComp(elt=value) | ast.SetComp(elt=value):
             return _short_name(value)
     return _UNNAMED
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _has_words(text: str) -> bool:
+    """Tell whether there is more than what is filled in, as in another error's text that is passed on."""
+    return sum(sign.isalpha() for sign in _without_fields(text)) >= 3
 
 
 def _without_fields(text: str) -> str:

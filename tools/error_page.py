@@ -37,7 +37,7 @@ _PROGRAMS: tuple[tuple[str, str], ...] = (
     ("Tools of the repository", "tools"),
 )
 """Headings, and the folder that stands for each: the first one that holds a module is its program."""
-_KINDS = {"argument": "command line", "exit": "-", "rule": "field", "finding": "finding"}
+_KINDS = {"argument": "command line", "exit": "-", "rule": "field", "finding": "finding", "blocked": "Blocked"}
 
 
 def render_error_page() -> str:

@@ -17,6 +17,7 @@ from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.sampling import shard_samples
 from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_header, read_ragged, shards_below
 from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.errors import EXIT_INFRASTRUCTURE
 
 OPTIONS = ["--length", "32:5", "--length", "64:10", "--vocabulary-size", "120", "--shards", "2", "--processes", "1"]
 
@@ -154,7 +155,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(
     text = write_corpus()
     with monkeypatch.context() as patched:
         patched.setattr(os, "posix_fallocate", full)
-        assert main(["build", "--text", str(text), "--output", str(tmp_path / "data"), *OPTIONS]) == 1
+        assert main(["build", "--text", str(text), "--output", str(tmp_path / "data"), *OPTIONS]) == EXIT_INFRASTRUCTURE
     assert "training_0000.hdf5: cannot be written, the disk is full" in capsys.readouterr().err
     left = [path.name for path in (tmp_path / "data").rglob("*") if "shuffle" in path.name or ".partial" in path.name]
     assert left == []

@@ -47,6 +47,18 @@ def check(path, names, error, strict):
     sys.exit("out of {braces}" + f" in {path}")
     parser.error("--only: unknown")
     return Problem(path="a", got=str(path), allowed="two", next_step="write it")
+
+def local(kind):
+    wanted = "needs ssh" if kind else "needs a file of hosts"
+    raise Worse(f"{kind}: {wanted}")
+
+class Reader:
+    def read(self):
+        self._refuse("has no header", 3, hint="copy it again")
+        return Blocker(reason=1, message=f"Pod {self.name} waits")
+
+    def _refuse(self, problem, row, *, hint):
+        raise Worse(f"{self.path}:{row}: {problem}", hint=hint)
 '''
 
 
@@ -66,7 +78,16 @@ def test_every_kind_of_message_is_read(tmp_path: Path) -> None:
         ("exit", "out of {braces} in {path}", ""),
         ("argument", "--only: unknown", ""),
         ("rule", "got {path}; allowed: two", "write it"),
+        ("Worse", "{kind}: needs ssh / needs a file of hosts", ""),
+        ("Worse", "{path}:{row}: has no header", "copy it again"),
+        ("blocked", "Pod {name} waits", ""),
     }
+
+
+def test_scripts_are_read(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part/make.sh").write_text('[ -n "$1" ] || die "got \'$name\'; allowed: ${NAMES[*]}, or none"\n')
+    assert [it.text for it in collect(tmp_path, ["part"])[0]] == ["got '{name}'; allowed: {NAMES}, or none"]
 
 
 def test_values_between_functions_are_no_messages(tmp_path: Path) -> None:
@@ -89,6 +110,11 @@ def test_classes_have_meaning_base_and_exit_code(tmp_path: Path) -> None:
         "the build needs about {disk} of disk, {free_disk} are free",
         "allowed: a divisor of hiddenSize",
         "{name}: time is up",
+        "duplicate key {key} in one object; keep one",
+        "its checksums are others",
+        "killed for its memory (OOMKilled), limit {limit}",
+        "has no status after",
+        "BERT_MPI: got '{mpi}'; allowed: open-mpi, gloo",
     ],
 )
 def test_known_messages_are_on_the_page(text: str) -> None:
@@ -99,6 +125,6 @@ def test_the_page_is_that_of_the_source() -> None:
     messages, classes = collect(ROOT)
     assert len(messages) > 500
     assert [it for it in messages if it.text.replace("|", "\\|") not in PAGE] == []
-    assert {it.kind for it in messages} - set(classes) - {"argument", "exit", "rule", "finding"} <= {
+    assert {it.kind for it in messages} - set(classes) - {"argument", "exit", "rule", "finding", "blocked"} <= {
         *error_messages.OF_USERS
     }
