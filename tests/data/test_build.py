@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -384,6 +386,87 @@ def test_others_fill_the_volume_of_a_build(
         (disk / "others").unlink()
         build_dataset(stage, dataset, LENGTHS, Silent())
         assert contents(root) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("when", ["at once", "later", "with another length"])
+def test_a_build_that_fitted_is_retried_where_it_no_longer_does(
+    when: str, tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    text = write_corpus()
+    with mounted(tmp_path / "disk", size="64m") as disk:
+        root, dataset = disk / "data", DatasetConfig(folder=str(disk / "data"))
+        first = LENGTHS[:1] if when == "with another length" else LENGTHS
+        if when == "with another length":
+            build_dataset(stage_of(text), dataset, first, Silent())
+
+        def fill_once() -> None:
+            if ((root / ".work").exists() or when == "at once") and not (disk / "others").exists():
+                fill(disk)
+
+        def attempt(lengths: list[tuple[int, int]], check: Callable[[], None] = lambda: None) -> type[TrainerError]:
+            with pytest.raises(TrainerError) as met:
+                build_dataset(stage_of(text), dataset, lengths, Silent(), check=check)
+            return type(met.value)
+
+        if when == "at once":
+            # The lock is a file without content, which a full disk still takes.
+            root.mkdir()
+            (root / ".lock").touch()
+            fill(disk)
+        else:
+            assert attempt(LENGTHS, fill_once) is StorageFailed
+        assert attempt(LENGTHS) is StorageFailed
+        if when == "later":
+            assert attempt([*LENGTHS, (512, 76)]) is InputError, "that much has never fitted"
+        (disk / "others").unlink()
+        build_dataset(stage_of(text), dataset, LENGTHS, Silent())
+        assert not (root / ".work").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "kind"),
+    [
+        ("dataset.json", errno.EIO, StorageFailed),
+        ("dataset.json", errno.ESTALE, StorageFailed),
+        ("dataset.json", errno.EACCES, InputError),
+        ("text", errno.EIO, StorageFailed),
+        ("text", errno.EACCES, InputError),
+    ],
+)
+def test_a_volume_that_cannot_be_read_is_an_outage_unless_rights_forbid_it(
+    name: str,
+    number: int,
+    kind: type[TrainerError],
+    tmp_path: Path,
+    write_corpus: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text, root = write_corpus(), tmp_path / "data"
+    build(text, root)
+    real = Path.open
+
+    def fail(path: Path, *words: Any, **more: Any) -> Any:
+        if path.name == name or (name == "text" and path.is_relative_to(text)):
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, *words, **more)
+
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(TrainerError) as met:
+        build_dataset(stage_of(text), DatasetConfig(folder=str(root)), [*LENGTHS, (48, 8)], Silent())
+    assert type(met.value) is kind, met.value
+
+
+def test_a_volume_below_the_folder_that_was_never_writable_is_bad_input(
+    tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    text, root = write_corpus(), tmp_path / "data"
+    build(text, tmp_path / "other")
+    root.mkdir()
+    name = next(path.name for path in (tmp_path / "other").iterdir() if path.is_dir())
+    with mounted(root / name, size="1m"):
+        subprocess.run(["mount", "-o", "remount,ro", str(root / name)], check=True)
+        with pytest.raises(InputError, match="Read-only file system"):
+            build(text, root)
 
 
 def test_a_second_builder_is_refused(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:

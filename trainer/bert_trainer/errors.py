@@ -14,7 +14,7 @@
     ├── TrainingUnhealthy not finite, spikes, or a loss scale below its limit, where the policy is to stop; exit code 1
     ├── FencedError       a newer attempt owns the output folder; exit code 4
     ├── RanksDisagree     ranks have made different things of one step; exit code 4, retried
-    ├── StorageFailed     files could not be read or written after the first step; exit code 4, retried
+    ├── StorageFailed     files could not be read or written after the first step, or in a data build; exit code 4
     └── Stopped           ended on request with everything saved; exit code 3, the next attempt resumes
 
 A message is one sentence that names the file or field, what was found and what is allowed; an optional
@@ -112,8 +112,8 @@ class RanksDisagree(TrainerError):
 class StorageFailed(TrainerError):
     """Files could not be read or written: a full disk, a volume that is read-only or does not answer.
 
-    After the first step nothing that the user wrote can be the cause. Before it, the exit code is that of the error
-    that this one replaces.
+    After the first step nothing that the user wrote can be the cause, nor in a data build that has begun to write.
+    Before the first step of training the exit code is that of the error that this one replaces.
     """
 
     exit_code = EXIT_INFRASTRUCTURE

@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="bert-data",
         description="Text to sharded pretraining data, and back to something readable.",
         epilog="Exit codes: 0 done, 1 failed or a bad shard, 2 wrong input, 3 stopped on request, 4 a volume "
-        "filled up or failed while something was built on it.",
+        "filled up or failed while build used it.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for verb in _VERBS:

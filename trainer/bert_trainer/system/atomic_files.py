@@ -48,9 +48,15 @@ def is_trouble(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _TROUBLE
 
 
-def is_outage(error: BaseException | None) -> bool:
-    """Return whether an error is that of a volume which the user's settings and rights cannot have caused."""
-    return is_trouble(error) and getattr(error, "errno", None) not in (errno.EACCES, errno.EPERM)
+def is_outage(error: BaseException | None, *, was_writable: bool = True) -> bool:
+    """Return whether an error is that of a volume which the user's settings and rights cannot have caused.
+
+    was_writable: Whether something has been written where it happened, so that it is full or read-only since then.
+    """
+    number = getattr(error, "errno", None)
+    if number in (errno.EACCES, errno.EPERM) or (number in (*_FULL, errno.EROFS) and not was_writable):
+        return False
+    return is_trouble(error)
 
 
 @contextmanager

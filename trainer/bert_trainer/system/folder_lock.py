@@ -18,6 +18,11 @@ _LOCK_FILE = ".lock"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
+def is_locked_once(folder: Path) -> bool:
+    """Return whether somebody has held the lock of a folder."""
+    return (folder / _LOCK_FILE).exists()
+
+
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, which is created if it is missing.

@@ -103,7 +103,7 @@ def check_estimate(estimate: Estimate, folder: Path, *, free_disk: int, free_mem
         folder: Of the dataset.
         free_disk: Bytes, with those that an earlier attempt of this build has taken.
         free_memory: Bytes.
-        fitted: Whether this build has begun before, so that it fitted then and others have taken the room since.
+        fitted: Whether a build of this size has begun here before: others have taken the room since.
 
     Raises:
         InputError: names the folder, what is needed, what there is and what to do.

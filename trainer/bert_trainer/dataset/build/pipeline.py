@@ -6,17 +6,21 @@ where it stopped. Shards are byte-identical for any number of processes.
 
 from __future__ import annotations
 
+import errno
+import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bert_trainer.config.run_config import DatasetConfig
 from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.balancing import num_balanced, plan_resharding
-from bert_trainer.dataset.build.estimates import MIN_SHARDS, check_estimate, estimate_build, free_disk
+from bert_trainer.dataset.build.estimates import MIN_SHARDS, Estimate, check_estimate, estimate_build, free_disk
 from bert_trainer.dataset.build.passes import CorpusPasses, EncodedCorpus, token_path
 from bert_trainer.dataset.build.progress import BuildProgress, ProgressSink
 from bert_trainer.dataset.build.recipes import (
@@ -38,14 +42,22 @@ from bert_trainer.dataset.tokens.block_files import expected_blocks
 from bert_trainer.dataset.tokens.wordpiece import MOST_UNKNOWN, Vocabulary, describe_unknown, read_vocabulary
 from bert_trainer.dataset.workers.pool import TaskPool, WorkerPool, usable_cores
 from bert_trainer.errors import InputError, StorageFailed, TrainerError
-from bert_trainer.system.atomic_files import disk_errors, is_outage, refuse_others_links, write_atomically
+from bert_trainer.system.atomic_files import (
+    disk_errors,
+    is_outage,
+    refuse_others_links,
+    write_atomically,
+    write_json_atomically,
+)
 from bert_trainer.system.available_memory import available_bytes
-from bert_trainer.system.folder_lock import exclusive
+from bert_trainer.system.folder_lock import exclusive, is_locked_once
 
 logger = logging.getLogger(__name__)
 
 WORK_FOLDER = ".work"
 """Scratch files below the dataset's folder; removed when the dataset is complete."""
+_ESTIMATE = "estimate.json"
+"""In it: what the attempt that began the build needed."""
 
 OpenPool = Callable[[Callable[[], None]], AbstractContextManager[TaskPool]]
 
@@ -78,7 +90,22 @@ def build_dataset(
         StorageFailed: the volume filled up or failed meanwhile; a later build resumes.
         TrainerError: a worker died, or another process builds here.
     """
-    root = Path(dataset.folder)
+    volume = _Volume(Path(dataset.folder))
+    with _outages(volume):
+        return _build_in(volume, stage, dataset, lengths, reporter, check, open_pool, compared)
+
+
+def _build_in(
+    volume: _Volume,
+    stage: PrepareStage,
+    dataset: DatasetConfig,
+    lengths: list[Length],
+    reporter: ProgressSink,
+    check: Callable[[], None],
+    open_pool: OpenPool | None,
+    compared: Compared | None,
+) -> DatasetInfo:
+    root = volume.root
     stage = _with_recipe(stage, root)
     _check_lengths(lengths)
     corpus = open_corpora(
@@ -106,8 +133,10 @@ def build_dataset(
     progress.start(info)
     # Before the lock, which is a file: a complete dataset may lie on a read-only mount.
     if not is_complete(info, root, vocabulary_path(dataset), lengths):
-        _check_resources(stage, corpus, lengths, root)
-        with exclusive(root), _outages():
+        estimate = _check_resources(stage, corpus, lengths, root)
+        with exclusive(root):
+            volume.is_begun = True
+            _note_estimate(estimate, root)
             # Read again: another process may have built here between the first look and the lock.
             info = open_dataset_info(stage, dataset, corpus, root, lengths)
             try:
@@ -122,19 +151,44 @@ def build_dataset(
     return info
 
 
-@contextmanager
-def _outages() -> Iterator[None]:
-    """Turn the error of a volume that fails while a build has its folder into one that is worth retrying.
+@dataclass
+class _Volume:
+    """Where a dataset is built."""
 
-    The folder's lock has been written and the estimate fits: neither settings nor rights can be the cause, unless
-    rights are what the error names (those of a corpus, say).
+    root: Path
+    is_begun: bool = False
+    """Whether this build has the folder's lock, so that it could be written then."""
+
+    def is_out(self, error: BaseException | None) -> bool:
+        """Tell an outage, which passes, from what the user has set: rights, or a volume that was never writable."""
+        if getattr(error, "errno", None) == errno.EROFS and not _is_read_only(self.root):
+            return False  # another volume, mounted below the folder or linked to from there
+        return is_outage(error, was_writable=self.is_begun)
+
+
+def _is_read_only(folder: Path) -> bool:
+    try:
+        return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
+@contextmanager
+def _outages(volume: _Volume) -> Iterator[None]:
+    """Turn an outage of a volume into the error that is retried as such.
+
+    Raises:
+        StorageFailed: in place of it.
     """
     try:
         yield
-    except TrainerError as error:
-        if not is_outage(error.__cause__):
+    except (TrainerError, OSError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(error, StorageFailed) or not volume.is_out(cause):
             raise
-        raise StorageFailed(error.message, hint=error.hint) from error.__cause__
+        if isinstance(error, TrainerError):
+            raise StorageFailed(error.message, hint=error.hint) from cause
+        raise StorageFailed(f"{error.filename or volume.root}: {error.strerror or error}") from error
 
 
 def _with_recipe(stage: PrepareStage, root: Path) -> PrepareStage:
@@ -243,7 +297,7 @@ def _check_lengths(lengths: list[Length]) -> None:
             )
 
 
-def _check_resources(stage: PrepareStage, corpus: Corpora, lengths: list[Length], root: Path) -> None:
+def _check_resources(stage: PrepareStage, corpus: Corpora, lengths: list[Length], root: Path) -> Estimate:
     """Refuse a build that does not fit. What an earlier attempt left counts as free: it is part of the estimate."""
     estimate = estimate_build(
         text_bytes=corpus.text_bytes,
@@ -256,14 +310,32 @@ def _check_resources(stage: PrepareStage, corpus: Corpora, lengths: list[Length]
         num_balanced=num_balanced(stage),
     )
     own_bytes = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-    began = read_dataset_info(root)
     check_estimate(
         estimate,
         root,
         free_disk=free_disk(root) + own_bytes,
         free_memory=available_bytes(),
-        fitted=began is not None and not began.complete,
+        fitted=_has_fitted(estimate, root),
     )
+    return estimate
+
+
+def _note_estimate(estimate: Estimate, root: Path) -> None:
+    """Note what has just been found to fit, for a later attempt that finds less room."""
+    refuse_others_links(root, [root / WORK_FOLDER])
+    # Where the disk is full already, the attempt ends for that soon enough.
+    with suppress(OSError, TrainerError):
+        (root / WORK_FOLDER).mkdir(exist_ok=True)
+        write_json_atomically(root / WORK_FOLDER / _ESTIMATE, {"disk_bytes": estimate.disk})
+
+
+def _has_fitted(estimate: Estimate, root: Path) -> bool:
+    """Tell whether an earlier attempt began a build of this size here: others have taken the room since."""
+    try:
+        return int(json.loads((root / WORK_FOLDER / _ESTIMATE).read_text())["disk_bytes"]) >= estimate.disk
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        # An attempt that had the lock and could not write a single file after it.
+        return is_locked_once(root) and read_dataset_info(root) is None
 
 
 def _save_corpus_info(

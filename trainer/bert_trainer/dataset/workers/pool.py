@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, Self, TypeVar
 
 from bert_trainer.errors import TrainerError
+from bert_trainer.system.atomic_files import is_outage
 from bert_trainer.system.machine import quota_cores
 
 Task = TypeVar("Task")
@@ -300,7 +301,7 @@ def _answer_packed(packed: bytes) -> bytes:
         return pickle.dumps((None, None, None, traceback.format_exc()))
 
 
-Answer = tuple[Result | None, TrainerError | None, BaseException | None, str]
+Answer = tuple[Result | None, TrainerError | None, OSError | None, str]
 """A task's result, or our error and what caused it, which pickle leaves out, or the traceback of another error."""
 
 
@@ -309,10 +310,18 @@ def answer(function: Callable[[Task], Result], task: Task) -> Answer[Result]:
     try:
         return function(task), None, None, ""
     except TrainerError as error:
-        # The system's errors alone: others may hold what cannot be pickled.
-        return None, error, error.__cause__ if isinstance(error.__cause__, OSError) else None, ""
+        return None, error, _number_of(error.__cause__), ""
+    except OSError as error:
+        if not is_outage(error):
+            return None, None, None, traceback.format_exc()
+        return None, TrainerError(str(error)), _number_of(error), ""
     except Exception:  # a bug, which the parent raises
         return None, None, None, traceback.format_exc()
+
+
+def _number_of(error: BaseException | None) -> OSError | None:
+    # Made anew: kinds of it may hold what cannot be pickled.
+    return OSError(error.errno, error.strerror) if isinstance(error, OSError) else None
 
 
 def result_of(answered: Answer[Any]) -> Any:
