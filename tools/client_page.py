@@ -69,8 +69,8 @@ def _render_class(found: type) -> Iterator[str]:
         for name, value in members
         if isinstance(value, property)
     ]
-    if properties:
-        yield _table(("Property", "Type", "Meaning"), properties)
+    if values := [*_fields(found), *properties]:
+        yield _table(("Property", "Type", "Meaning"), values)
     for name, value in members:
         if inspect.isfunction(value):
             yield f"### {found.__name__}.{name}"
@@ -95,7 +95,8 @@ def _signature(function: object) -> str:
     assert isinstance(node, ast.FunctionDef)
     given = node.args
     given.args = [argument for argument in given.args if argument.arg != "self"]
-    written = ast.unparse(given)
+    # ast.unparse writes defaults of annotated arguments without blanks.
+    written = re.sub(r"(?<=[\w\])])=(?=[\w'\"({\[])", " = ", ast.unparse(given))
     is_maker = node.name == "__init__"
     return f"({written})" if is_maker or node.returns is None else f"({written}) -> {ast.unparse(node.returns)}"
 

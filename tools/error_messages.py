@@ -16,10 +16,12 @@ the message of each of its calls.
 from __future__ import annotations
 
 import ast
+import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 ROOTS = ("operator/bert_operator", "trainer/bert_trainer", "tools")
 DOCTOR = "operator/bert_operator/doctor"
@@ -27,9 +29,29 @@ _STANDARD = {"Exception", "ValueError", "RuntimeError", "OSError", "LookupError"
 OF_USERS = {"ValueError", "ArgumentTypeError"}
 _SHOWN_BY = {"pydantic", "argparse"}
 _FINDINGS = {"error", "warning", "note"}
-_DIE = re.compile(r'\bdie "((?:[^"\\]|\\.)*)"')
+_DIE = re.compile(r'(?:\bdie (?=")|\becho (?="[^"]*" >&2; exit\b))"((?:[^"\\]|\\.)*)"')
+_COMMAND = re.compile(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
 _SHELL_FIELD = re.compile(r"\$\{?(\w+)[^}\s']*\}?")
 _UNNAMED = "…"
+_METHODS_OF_TEXT = {
+    "lower",
+    "strip",
+    "lstrip",
+    "rstrip",
+    "split",
+    "replace",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+}
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.FloorDiv: operator.floordiv,
+}
 _DEEPEST = 3
 """Constants within constants, and choices within choices, that are followed."""
 
@@ -58,26 +80,30 @@ class ErrorClass:
     """None: that of its base, or none."""
 
 
-def collect(root: Path, roots: Sequence[str] = ROOTS) -> tuple[list[Message], dict[str, ErrorClass]]:
-    """Return the messages of all modules below some folders, each once, and the exception classes by name."""
+def collect(root: Path, roots: Sequence[str] = ROOTS) -> tuple[list[Message], dict[str, dict[str, ErrorClass]]]:
+    """Return the messages of all modules below some folders, each once, and the exception classes of each by name."""
     modules = {
         path: ast.parse(path.read_text(), filename=str(path))
         for folder in roots
         for path in sorted((root / folder).rglob("*.py"))
     }
-    classes = _error_classes(modules.values())
+    classes = {
+        folder: _error_classes(tree for path, tree in modules.items() if path.is_relative_to(root / folder))
+        for folder in roots
+    }
+    names = frozenset(name for found in classes.values() for name in found)
     everywhere = _unique_texts(modules.values())
     found: set[Message] = set()
     for path, tree in modules.items():
         folder = path.parent.relative_to(root).as_posix()
-        found.update(_Reader(tree, folder, frozenset(classes), everywhere).messages())
+        found.update(_Reader(tree, folder, names, everywhere).messages())
     for path in (script for folder in roots for script in (root / folder).rglob("*.sh")):
         found.update(_script_messages(path.read_text(), path.parent.relative_to(root).as_posix()))
     return sorted(found), classes
 
 
 def _script_messages(text: str, folder: str) -> Iterator[Message]:
-    for said in _DIE.findall(text):
+    for said in _DIE.findall(_COMMAND.sub("{…}", text)):
         yield Message(folder, " ".join(_SHELL_FIELD.sub(r"{\1}", said).split()), "", "exit")
 
 
@@ -94,7 +120,7 @@ def _constants(tree: ast.Module) -> dict[str, ast.expr]:
     return {
         target.id: node.value
         for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr)
+        if isinstance(node, ast.Assign) and (_is_text(node.value) or _number(node.value) is not None)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
@@ -146,18 +172,23 @@ class _Reader:
             for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [it.name for it in node.names])
         }
         self._is_shown = bool(imported & _SHOWN_BY)
-        self._constants = {**constants, **_constants(tree)}
-        # By call: the innermost function around it, since those are met last.
-        self._around: dict[ast.AST, ast.FunctionDef] = {}
-        self._texts_of: dict[ast.FunctionDef | None, dict[str, list[ast.expr]]] = {}
-        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
-            texts = self._texts_of[function] = {}
-            for node in ast.walk(function):
-                self._around[node] = function
-                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr | ast.IfExp):
-                    for name in (it.id for it in node.targets if isinstance(it, ast.Name)):
-                        texts.setdefault(name, []).append(node.value)
-        self._locals: dict[str, list[ast.expr]] = {}
+        known = {
+            it.asname or it.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for it in node.names
+        }
+        self._constants = {name: value for name, value in constants.items() if name in known} | _constants(tree)
+        # By node, the innermost one around it, since those are met last.
+        self._function_of: dict[ast.AST, ast.FunctionDef] = {}
+        self._statement_of: dict[ast.AST, ast.stmt] = {}
+        self._place_of: dict[ast.stmt, tuple[ast.AST, list[ast.stmt], int]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                self._function_of.update(dict.fromkeys(ast.walk(node), node))
+            if isinstance(node, ast.stmt):
+                self._statement_of.update(dict.fromkeys(ast.walk(node), node))
+            for field in ("body", "orelse", "finalbody"):
+                block = getattr(node, field, None)
+                if isinstance(block, list):
+                    self._place_of.update({line: (node, block, number) for number, line in enumerate(block)})
 
     def messages(self) -> Iterator[Message]:
         """Yield every message of the module."""
@@ -166,7 +197,7 @@ class _Reader:
             (call, name) for call in ast.walk(self._tree) if isinstance(call, ast.Call) for name in _names_of(call.func)
         ]
         for node, name in calls:
-            function = self._enter(node)
+            function = self._function_of.get(node)
             for message in self._message(name, node):
                 if _has_words(message.text):
                     yield message
@@ -175,19 +206,26 @@ class _Reader:
                         if f"{{{word.strip('_')}}}" in message.text:
                             given.setdefault(function.name, []).append((place, word, message))
         for node, name in calls:
-            self._enter(node)
             for place, word, message in given.get(name, ()):
                 text = self._given(node, place, word)
                 if _has_words(text):
                     filled = message.text.replace(f"{{{word.strip('_')}}}", text)
                     hint = next((self.text(it.value) for it in node.keywords if it.arg == "hint"), message.next_step)
-                    yield Message(self._folder, _in_one_line(filled), _in_one_line(hint), message.kind)
+                    yield from self._message_of(filled, hint, message.kind)
 
-    def _enter(self, node: ast.Call) -> ast.FunctionDef | None:
-        """Take the local texts of the function around a call, and return it."""
-        function = self._around.get(node)
-        self._locals = self._texts_of.get(function, {})
-        return function
+    def _texts_before(self, node: ast.Name) -> list[ast.expr]:
+        """Return what a name has been given on the ways to where it is used; empty if that is not text alone."""
+        function, found = self._function_of.get(node), list[ast.expr]()
+        line: ast.AST | None = self._statement_of.get(node)
+        while line is not None and line is not function:
+            if not isinstance(line, ast.stmt) or line not in self._place_of:
+                return []  # a case of match, or a handler: what came before is not looked for
+            line, block, number = self._place_of[line]
+            for before in reversed(block[:number]):
+                found += _values_given(before, node.id)
+                if isinstance(before, ast.Assign) and found:
+                    return found if all(map(_is_text, found)) else []
+        return []
 
     def _given(self, node: ast.Call, place: int, word: str) -> str:
         """Return the text that a call gives for a parameter; empty if none."""
@@ -222,13 +260,17 @@ class _Reader:
             yield from self._message_of(text, self.text(hint) if hint is not None else "", kind)
 
     def _message_of(self, text: str, next_step: str, kind: str) -> Iterator[Message]:
-        yield Message(self._folder, _in_one_line(text), _in_one_line(next_step), kind)
+        # A next step that is made elsewhere says nothing here.
+        after = next_step if _has_words(next_step) else ""
+        yield Message(self._folder, _in_one_line(text), _in_one_line(after), kind)
 
     def text(self, node: ast.expr, depth: int = 0) -> str:
         """Return the text that an expression makes; what is not known becomes a name in braces."""
         match node:
             case ast.Constant(value=str(value)):
                 return value
+            case ast.Constant(value=None):
+                return ""
             case ast.Constant(value=value):
                 return str(value)
             case ast.JoinedStr(values=values):
@@ -240,17 +282,20 @@ class _Reader:
             case ast.BinOp(left=ast.Constant(value=str(value)), op=ast.Mod()):
                 return value
             case ast.IfExp(body=body, orelse=other) if depth < _DEEPEST:
-                return " / ".join(dict.fromkeys(self.text(it, depth + 1) for it in (body, other)))
+                found = dict.fromkeys(self.text(it, depth + 1) for it in (body, other))
+                return " / ".join(filter(None, found)) if "" not in found else f"[{''.join(found)}]"
             case ast.Call(func=ast.Attribute(value=value, attr="format")):
                 return self.text(value, depth)
         return self._filled_in(node, depth)
 
     def _filled_in(self, node: ast.expr, depth: int) -> str:
-        if isinstance(node, ast.Name) and depth < _DEEPEST:
-            constant = self._constants.get(node.id)
-            found = self._locals.get(node.id, [] if constant is None else [constant])
-            if found:
-                return " / ".join(dict.fromkeys(self.text(it, depth + 1) for it in found))
+        if isinstance(node, ast.Name) and depth < _DEEPEST and (found := self._texts_before(node)):
+            return " / ".join(dict.fromkeys(self.text(it, depth + 1) for it in found))
+        constant = self._constants.get(node.id) if isinstance(node, ast.Name) else None
+        if constant is not None and _is_text(constant) and depth < _DEEPEST:
+            return self.text(constant, depth + 1)
+        if (number := _number(node, self._constants)) is not None:
+            return f"{number}"
         if isinstance(node, ast.IfExp):
             chosen = [self.text(it, depth + 1) for it in (node.body, node.orelse)] if depth < _DEEPEST else []
             if chosen and not any("{" in it for it in chosen):
@@ -273,7 +318,16 @@ def _names_of(function: ast.expr) -> Iterator[str]:
 
 def _short_name(node: ast.expr) -> str:
     match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
+        case ast.Name(id=name):
+            return name.strip("_")
+        case (
+            ast.Subscript(slice=ast.Constant(value=str(key)))
+            | ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(key)), *_])
+        ):
+            return key
+        case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in _METHODS_OF_TEXT:
+            return _short_name(value)
+        case ast.Attribute(attr=name):
             return name.strip("_")
         case ast.Call(args=[first, *_]) if _short_name(first) != _UNNAMED:
             return _short_name(first)
@@ -286,13 +340,47 @@ def _short_name(node: ast.expr) -> str:
     return _UNNAMED
 
 
+def _is_text(node: ast.expr | None) -> bool:
+    match node:
+        case ast.Constant(value=str()) | ast.JoinedStr():
+            return True
+        case ast.IfExp(body=body, orelse=other) | ast.BinOp(left=body, op=ast.Add(), right=other):
+            return _is_text(body) or _is_text(other)
+    return False
+
+
+def _number(node: ast.expr, constants: Mapping[str, ast.expr] = MappingProxyType({})) -> int | None:
+    """Return a whole number that is written out, as ``4 << 20``; None: it is none."""
+    match node:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return value
+        case ast.Name(id=name) if name in constants:
+            return _number(constants[name])
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
+            one, other = _number(left, constants), _number(right, constants)
+            return None if one is None or other is None else _OPERATORS[type(sign)](one, other)
+    return None
+
+
+def _values_given(line: ast.stmt, name: str) -> list[ast.expr]:
+    """Return what a statement, or those within it, assign to a name."""
+    return [
+        node.value
+        for node in ast.walk(line)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id == name
+    ]
+
+
 def _in_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
 def _has_words(text: str) -> bool:
     """Tell whether there is more than what is filled in, as in another error's text that is passed on."""
-    return sum(sign.isalpha() for sign in _without_fields(text)) >= 3
+    words = re.sub(r"\b(got|allowed|and|or)\b", "", _without_fields(text))
+    return sum(sign.isalpha() for sign in words) >= 3
 
 
 def _without_fields(text: str) -> str:

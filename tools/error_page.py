@@ -16,15 +16,19 @@ INTRODUCTION = """
 Every text with which the operator, `kubectl bert`, the trainer or a tool of this repository refuses something or
 gives up, to be searched for a part of what you saw. What stands in braces is filled in; a slash between two texts means
 one of them, and what stands in brackets may be missing. A next step follows a message on a line of its own, after
-`hint:`, or after `next:` where a job's field is wrong.
+`hint:`, or after `next:` where a job's field is wrong; a dash says that there is none, or that it depends.
+
+The kind of a message is the class of its error; `field` are mistakes in a job, all of which are told at once,
+`finding` what the doctor or a condition of a job says, `Blocked` what keeps a job's pods from running, `command line`
+what is said together with the usage.
 
 Messages of kubectl, Kubernetes, MPI and PyTorch are theirs; the [conditions and reasons](conditions.md) say what the
 operator makes of them. Words of a job's fields: [job](job.md).
 """.strip()
 
 CLASSES = """
-The class of an error is the `reason` of a failed attempt in the status, where the trainer ended with it. A class
-without an exit code of its own has that of the one it is a kind of; bad input (2) is never retried unchanged.
+A class without an exit code of its own has that of the one it is a kind of. The trainer's class is the `reason` of an
+attempt that failed with it; what ends with 2, bad input, is never retried unchanged.
 """.strip()
 
 _PROGRAMS: tuple[tuple[str, str], ...] = (
@@ -49,7 +53,13 @@ def render_error_page() -> str:
         parts.append(f"## {program}")
         for place, group in itertools.groupby(own, lambda message: message.folder):
             parts += [f"### {place}", *_about(place), _table(group)]
-    parts += ["## Classes", CLASSES, _class_table(classes)]
+    parts += ["## Classes", CLASSES]
+    for folder, found in classes.items():
+        kinds = {it.kind for it in messages if it.folder.startswith(folder)}
+        # Those that are said, and what they are kinds of; others never leave their program.
+        bases = {base for kind in kinds for base in _bases(kind, found)}
+        shown = {name: it for name, it in found.items() if name in kinds | bases}
+        parts += [f"### Classes of {folder}", _class_table(shown)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -70,6 +80,12 @@ def _table(messages: Iterable[Message]) -> str:
         kind = _KINDS.get(message.kind, f"`{message.kind}`")
         rows.append(f"| {_code(message.text)} | {_code(message.next_step) if message.next_step else '-'} | {kind} |")
     return "\n".join(rows)
+
+
+def _bases(name: str, classes: dict[str, ErrorClass]) -> Iterator[str]:
+    while name in classes:
+        name = classes[name].base
+        yield name
 
 
 def _class_table(classes: dict[str, ErrorClass]) -> str:

@@ -156,7 +156,8 @@ class Client:
 
         Args:
             name: Of the job.
-            awaited: As ``kubectl bert wait --for`` takes it: ``running``, ``ended``, ``step=100``, ``stage=phase2``.
+            awaited: As ``kubectl bert wait --for`` takes it: ``ended``, ``deleted``, ``checkpoint``, ``attempt=2``,
+                ``step=100``, ``stage=phase2``, ``condition=Blocked``, or a phase as ``running`` or ``stopped``.
             timeout_s: Longest wait in seconds; None: none.
             tell: Given the job after each change.
 

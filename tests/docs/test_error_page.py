@@ -21,6 +21,7 @@ import sys
 from elsewhere import OTHER
 
 LIMIT = 30
+SIZE = 4 << 10
 
 class Trouble(ValueError):
     """Something is wrong.
@@ -36,21 +37,28 @@ EXIT_ODD = 7
 
 def check(path, names, error, strict):
     if not names:
-        raise Trouble(f"{path}: got {len(names)}; allowed: up to {LIMIT}", hint="take fewer" if strict else OTHER)
+        hint = "take fewer" if strict else OTHER
+        raise Trouble(f"{path}: got {len(names)}; allowed: up to {LIMIT} lines of {SIZE} bytes", hint=hint)
     if strict:
         raise (Worse if names else Trouble)(
             f"{path.parent.name}: one of {', '.join(sorted(names))} is {'not ' if strict else ''}there"
         ) from error
     raise Worse(f"{error}")
-    raise ValueError(f"got {names[0]!r}")
+    raise ValueError(f"odd names: {names[0]!r}")
     raise RuntimeError("never seen")
     sys.exit("out of {braces}" + f" in {path}")
     parser.error("--only: unknown")
     return Problem(path="a", got=str(path), allowed="two", next_step="write it")
 
 def local(kind):
+    wanted = "never said"
+    if kind:
+        raise Odd(f"one: {wanted}")
     wanted = "needs ssh" if kind else "needs a file of hosts"
-    raise Worse(f"{kind}: {wanted}")
+    if kind == 3:
+        wanted = "needs a third thing"
+    count = 0
+    raise Worse(f"{kind['name']}: {wanted}, {count} of {len(kind)} times")
 
 class Reader:
     def read(self):
@@ -71,14 +79,14 @@ def found_in(tmp_path: Path, text: str) -> list[Message]:
 def test_every_kind_of_message_is_read(tmp_path: Path) -> None:
     found = {(it.kind, it.text, it.next_step) for it in found_in(tmp_path, SOURCE)}
     assert found == {
-        ("Trouble", "{path}: got {names}; allowed: up to 30", "take fewer / {OTHER}"),
+        ("Trouble", "{path}: got {names}; allowed: up to 30 lines of 4096 bytes", "take fewer / {OTHER}"),
+        ("ValueError", "odd names: {names}", ""),
         ("Worse", "{name}: one of {names} is [not ]there", ""),
         ("Trouble", "{name}: one of {names} is [not ]there", ""),
-        ("ValueError", "got {names}", ""),
         ("exit", "out of {braces} in {path}", ""),
         ("argument", "--only: unknown", ""),
         ("rule", "got {path}; allowed: two", "write it"),
-        ("Worse", "{kind}: needs ssh / needs a file of hosts", ""),
+        ("Worse", "{name}: needs a third thing / needs ssh / needs a file of hosts, {count} of {kind} times", ""),
         ("Worse", "{path}:{row}: has no header", "copy it again"),
         ("blocked", "Pod {name} waits", ""),
     }
@@ -97,7 +105,7 @@ def test_values_between_functions_are_no_messages(tmp_path: Path) -> None:
 def test_classes_have_meaning_base_and_exit_code(tmp_path: Path) -> None:
     found_in(tmp_path, SOURCE)
     _, classes = collect(tmp_path, ["part"])
-    trouble, worse = classes["Trouble"], classes["Worse"]
+    trouble, worse = classes["part"]["Trouble"], classes["part"]["Worse"]
     assert (trouble.base, trouble.meaning, trouble.exit_code) == ("ValueError", "Something is wrong.", 7)
     assert (worse.base, worse.exit_code) == ("Trouble", None)
 
@@ -125,6 +133,7 @@ def test_the_page_is_that_of_the_source() -> None:
     messages, classes = collect(ROOT)
     assert len(messages) > 500
     assert [it for it in messages if it.text.replace("|", "\\|") not in PAGE] == []
-    assert {it.kind for it in messages} - set(classes) - {"argument", "exit", "rule", "finding", "blocked"} <= {
+    names = {name for found in classes.values() for name in found}
+    assert {it.kind for it in messages} - names - {"argument", "exit", "rule", "finding", "blocked"} <= {
         *error_messages.OF_USERS
     }

@@ -88,6 +88,7 @@ def test_every_option_that_is_typed_exists(capsys: pytest.CaptureFixture[str]) -
         elif program not in ("bert-operator", "bert-data", "bert-train"):
             continue
         verbs = [word for word in words if (word in plugin_verbs if program == "kubectl bert" else word[0] != "-")]
+        assert verbs or all(word.startswith("-") for word in words), command
         if verbs:  # none: the program alone, as in `bert-operator --version`
             typed |= {(program, verbs[0], word.partition("=")[0]) for word in words if word.startswith("--")}
     assert len(typed) > 50

@@ -157,10 +157,12 @@ def test_workflows_call_targets_that_the_makefile_has(workflow: Path) -> None:
 def test_workflows_run_what_decides_whether_a_change_lands() -> None:
     runs = [path.read_text() for path in WORKFLOWS]
     assert any("./.ci/run" in text for text in runs)
+    called = re.findall(r"(?:run: |&& |  )(?:\w+=\S+ )*make ([^&|\n$]*)|target: \[(.*)\]", "\n".join(runs))
+    words = {word for groups in called for group in groups for word in re.split(r"[ ,]+", group)}
     parts = re.findall(r"for part in ([^;]+);", (ROOT / ".ci/run").read_text())
     quick = {part for group in parts for part in group.split()}
     assert len(quick) > 8
-    assert {part for part in quick if not any(re.search(rf"\b{part}\b", text) for text in runs)} == set()
+    assert quick - words == set()
 
 
 def test_the_job_that_builds_a_release_may_write_and_sign_nothing() -> None:

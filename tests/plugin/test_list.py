@@ -209,7 +209,7 @@ def test_every_option_to_the_cluster_reaches_kubectl_and_its_hints(
     bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kubectl.answer(GET, says(job("over", phase="Failed")))
-    words = "--context far --cluster east --user ann --server https://one:6443 --as bob --as-group team"
+    words = "--context far --cluster east --user ann --server https://one:6443 --as bob --as-group team --as-group all"
     words += " --request-timeout 5s --client-key k.pem"
     assert bert("suspend", "over", *words.split()) == 2
     assert kubectl.calls() == [f"{words} {GET} over -o json"]

@@ -51,7 +51,7 @@ def complete(words: Sequence[str], verbs: Mapping[str, argparse.ArgumentParser])
 
 
 def _values_of(action: argparse.Action, unfinished: str, kubectl: Kubectl) -> list[str]:
-    if action.type is Path:
+    if action.type is Path or action.metavar == "FILE":
         return [FILES]
     match action.dest:
         case "of_context" | "of_cluster" | "of_user":

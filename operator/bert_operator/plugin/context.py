@@ -63,8 +63,9 @@ def common_options(*, is_again: bool = False) -> argparse.ArgumentParser:
     group.add_argument("-n", "--namespace", metavar="NAME", help="default: that of kubectl's context")
     group.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: as kubectl finds it")
     for name, metavar, text in CLUSTER_OPTIONS:
-        kind = Path if metavar == "FILE" else str
-        group.add_argument(name, dest=_dest(name), metavar=metavar, help=text or argparse.SUPPRESS, type=kind)
+        # kubectl takes several groups, and would act with the last one alone if this kept no more.
+        how = "append" if name == "--as-group" else "store"
+        group.add_argument(name, dest=_dest(name), metavar=metavar, help=text or argparse.SUPPRESS, action=how)
     parent.add_argument(
         "--color",
         choices=get_args(Colours),
@@ -83,8 +84,9 @@ def kubectl_of(arguments: argparse.Namespace) -> Kubectl:
     options: list[str] = []
     for name in (*(name for name, _, _ in CLUSTER_OPTIONS), "--kubeconfig"):
         value = getattr(arguments, _dest(name), None)
-        if value is not None:
-            options += [name, str(value)]
+        for one in value if isinstance(value, list) else [value]:
+            if one is not None:
+                options += [name, str(one)]
     return Kubectl(options=tuple(options), namespace=getattr(arguments, "namespace", None))
 
 

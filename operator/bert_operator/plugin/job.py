@@ -68,12 +68,21 @@ class Pod:
 class Job:
     """A BertPretrainJob as the API server has it."""
 
+    document: Json
+    """All of it."""
+    metadata: Json
+    """Its ``metadata``; empty where it has none."""
+    spec: Json
+    """What was asked for, as in docs/reference/job.md."""
+    status: Json
+    """What the operator reports, as in docs/reference/status.md; empty before its first look."""
+
     def __init__(self, document: Json) -> None:
         """Keep the document."""
         self.document = document
-        self.metadata: Json = document.get("metadata") or {}
-        self.spec: Json = document.get("spec") or {}
-        self.status: Json = document.get("status") or {}
+        self.metadata = document.get("metadata") or {}
+        self.spec = document.get("spec") or {}
+        self.status = document.get("status") or {}
 
     @property
     def name(self) -> str:
