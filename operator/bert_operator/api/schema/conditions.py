@@ -259,7 +259,7 @@ class FailureReason(_Described):
     STORAGE_FAILED = (
         "StorageFailed",
         "Files could not be read or written: a full disk, a volume that is read-only or does not answer. After the "
-        "first step it counts as infrastructure.",
+        "first step, and in a data build that has begun, it counts as infrastructure.",
     )
     DEVICE_UNHEALTHY = (
         "DeviceUnhealthy",
