@@ -2,58 +2,28 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from bert_trainer.config.run_config import DatasetConfig
-from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.passes import CorpusPasses
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.quality.verification import VerifyTask, verify_shard
 from bert_trainer.dataset.shards import ShardFolder
-from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
-from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
+from bert_trainer.errors import InputError, TrainerError
 from silent import Silent
-from small_disk import fill, mounted
+from small_build import LENGTHS, build, contents, stage_of
 
-LENGTHS = [(32, 5), (64, 10)]
 NAMES = ["held_out_0000.hdf5", "training_0000.hdf5", "training_0001.hdf5", "training_0002.hdf5"]
 
 
 class Halted(TrainerError):
     """A stop between two shards."""
-
-
-def build(text: Path, root: Path, *, vocabulary_file: str | None = None, **settings: object) -> DatasetInfo:
-    return build_as(stage_of(text, **settings), root, vocabulary_file=vocabulary_file)
-
-
-def build_as(stage: PrepareStage, root: Path, vocabulary_file: str | None = None) -> DatasetInfo:
-    dataset = DatasetConfig(folder=str(root), vocabulary_file=vocabulary_file)
-    return build_dataset(stage, dataset, LENGTHS, Silent())
-
-
-def stage_of(text: Path, **settings: object) -> PrepareStage:
-    chosen = {"text": str(text), "vocabulary_size": 120, "num_shards": 3, "num_processes": 1, **settings}
-    return PrepareStage.model_validate(chosen)
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    """All files but the times in dataset.json."""
-    return {
-        path.relative_to(root).as_posix(): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and path.name not in ("dataset.json", ".lock")
-    }
 
 
 def stop_after(num_checks: int) -> Callable[[], None]:
@@ -339,134 +309,6 @@ def test_no_two_shards_and_lengths_share_their_random_numbers(tmp_path: Path) ->
     rows = min(len(first), len(second))
     agree = (first.masked_lm_positions[:rows] == second.masked_lm_positions[:rows]).all(axis=1)
     assert agree.mean() < 0.1
-
-
-def test_a_full_disk_is_named_and_the_build_resumes_after_it(
-    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text, root = write_corpus(), tmp_path / "data"
-    build(text, tmp_path / "whole")
-    real, left = os.fsync, [6]
-
-    def full(descriptor: int) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(descriptor)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(TrainerError, match=r"\.hdf5: cannot be written, the disk is full") as caught:
-            build(text, root)
-    assert (type(caught.value), caught.value.exit_code) == (StorageFailed, EXIT_INFRASTRUCTURE), "a job retries it"
-    assert not list(root.rglob("*.partial"))
-    build(text, root)
-    assert contents(root) == contents(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("num_processes", [1, 2])
-def test_others_fill_the_volume_of_a_build(
-    num_processes: int, tmp_path: Path, write_corpus: Callable[..., Path]
-) -> None:
-    text = write_corpus()
-    build(text, tmp_path / "whole")
-    with mounted(tmp_path / "disk", size="64m") as disk:
-        stage = stage_of(text, num_processes=num_processes)
-        root, dataset = disk / "data", DatasetConfig(folder=str(disk / "data"))
-
-        def fill_once() -> None:
-            if (root / "dataset.json").exists() and not (disk / "others").exists():
-                fill(disk)
-
-        with pytest.raises(StorageFailed, match="the disk is full") as met:
-            build_dataset(stage, dataset, LENGTHS, Silent(), check=fill_once)
-        with pytest.raises(StorageFailed, match="of disk, .* are free") as still_full:
-            build_dataset(stage, dataset, LENGTHS, Silent())
-        assert {met.value.exit_code, still_full.value.exit_code} == {EXIT_INFRASTRUCTURE}
-        (disk / "others").unlink()
-        build_dataset(stage, dataset, LENGTHS, Silent())
-        assert contents(root) == contents(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("when", ["at once", "later", "with another length"])
-def test_a_build_that_fitted_is_retried_where_it_no_longer_does(
-    when: str, tmp_path: Path, write_corpus: Callable[..., Path]
-) -> None:
-    text = write_corpus()
-    with mounted(tmp_path / "disk", size="64m") as disk:
-        root, dataset = disk / "data", DatasetConfig(folder=str(disk / "data"))
-        first = LENGTHS[:1] if when == "with another length" else LENGTHS
-        if when == "with another length":
-            build_dataset(stage_of(text), dataset, first, Silent())
-
-        def fill_once() -> None:
-            if ((root / ".work").exists() or when == "at once") and not (disk / "others").exists():
-                fill(disk)
-
-        def attempt(lengths: list[tuple[int, int]], check: Callable[[], None] = lambda: None) -> type[TrainerError]:
-            with pytest.raises(TrainerError) as met:
-                build_dataset(stage_of(text), dataset, lengths, Silent(), check=check)
-            return type(met.value)
-
-        if when == "at once":
-            # The lock is a file without content, which a full disk still takes.
-            root.mkdir()
-            (root / ".lock").touch()
-            fill(disk)
-        else:
-            assert attempt(LENGTHS, fill_once) is StorageFailed
-        assert attempt(LENGTHS) is StorageFailed
-        if when == "later":
-            assert attempt([*LENGTHS, (512, 76)]) is InputError, "that much has never fitted"
-        (disk / "others").unlink()
-        build_dataset(stage_of(text), dataset, LENGTHS, Silent())
-        assert not (root / ".work").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "number", "kind"),
-    [
-        ("dataset.json", errno.EIO, StorageFailed),
-        ("dataset.json", errno.ESTALE, StorageFailed),
-        ("dataset.json", errno.EACCES, InputError),
-        ("text", errno.EIO, StorageFailed),
-        ("text", errno.EACCES, InputError),
-    ],
-)
-def test_a_volume_that_cannot_be_read_is_an_outage_unless_rights_forbid_it(
-    name: str,
-    number: int,
-    kind: type[TrainerError],
-    tmp_path: Path,
-    write_corpus: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    text, root = write_corpus(), tmp_path / "data"
-    build(text, root)
-    real = Path.open
-
-    def fail(path: Path, *words: Any, **more: Any) -> Any:
-        if path.name == name or (name == "text" and path.is_relative_to(text)):
-            raise OSError(number, os.strerror(number), str(path))
-        return real(path, *words, **more)
-
-    monkeypatch.setattr(Path, "open", fail)
-    with pytest.raises(TrainerError) as met:
-        build_dataset(stage_of(text), DatasetConfig(folder=str(root)), [*LENGTHS, (48, 8)], Silent())
-    assert type(met.value) is kind, met.value
-
-
-def test_a_volume_below_the_folder_that_was_never_writable_is_bad_input(
-    tmp_path: Path, write_corpus: Callable[..., Path]
-) -> None:
-    text, root = write_corpus(), tmp_path / "data"
-    build(text, tmp_path / "other")
-    root.mkdir()
-    name = next(path.name for path in (tmp_path / "other").iterdir() if path.is_dir())
-    with mounted(root / name, size="1m"):
-        subprocess.run(["mount", "-o", "remount,ro", str(root / name)], check=True)
-        with pytest.raises(InputError, match="Read-only file system"):
-            build(text, root)
 
 
 def test_a_second_builder_is_refused(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
