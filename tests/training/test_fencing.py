@@ -6,7 +6,6 @@ cut off. Observed: errors, checkpoints, weights. Nothing is replaced.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.parallel.world import Alone
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session
+from cluster_api import wait_until
 from tiny_run import pretrain_stage, run_config, write_dataset
 
 FINAL = "checkpoints/phase1-00000009/model.safetensors"
@@ -40,10 +40,8 @@ def test_an_attempt_that_comes_back_loses_at_its_next_commit(tmp_path: Path) -> 
 
     def come_back() -> None:
         """The second attempt claims the folder; from here on the first is the one that was thought dead."""
-        until = time.monotonic() + 60
         # Checkpoints are written in the background: the one before this step may still be on its way.
-        while not (folder / "checkpoints/phase1-00000004").exists() and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until((folder / "checkpoints/phase1-00000004").exists, 60, "the checkpoint of step 4")
         RunFolder.claim(config(folder, dataset), attempt=2)
 
     with pytest.raises(FencedError, match="claimed by attempt 2 .*this attempt stops") as fenced:
