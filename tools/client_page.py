@@ -9,11 +9,12 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import is_dataclass
 
 from bert_operator import client
-from model_page import MARK
+from markdown_table import render_rows
+from model_page import MARK, clean
 
 INTRODUCTION = """
 `bert_operator.client` does from Python what [kubectl bert](../guides/kubectl-plugin.md#from-python) does, for notebooks
@@ -60,17 +61,17 @@ def render_client_page() -> str:
 def _render_class(found: type) -> Iterator[str]:
     yield _text(_docstring(found))
     if is_dataclass(found):
-        yield _table(("Field", "Type", "Meaning"), _fields(found))
+        yield render_rows(("Field", "Type", "Meaning"), _fields(found))
         return
     yield from _render(found.__init__, found.__name__)  # type: ignore[misc]  # of the class itself, not of an instance
     members = [(name, value) for name, value in vars(found).items() if not name.startswith("_")]
     properties = [
-        (f"`{name}`", f"`{_code(value.fget.__annotations__['return'])}`", _text(_docstring(value)))
+        (f"`{name}`", f"`{value.fget.__annotations__['return']}`", _text(_docstring(value)))
         for name, value in members
         if isinstance(value, property)
     ]
     if values := [*_fields(found), *properties]:
-        yield _table(("Property", "Type", "Meaning"), values)
+        yield render_rows(("Property", "Type", "Meaning"), values)
     for name, value in members:
         if inspect.isfunction(value):
             yield f"### {found.__name__}.{name}"
@@ -84,9 +85,9 @@ def _render(function: object, name: str | None = None) -> Iterator[str]:
     yield f"```text\n{name or function.__name__}{_signature(function)}\n```"
     yield _text(text)
     if "Args" in sections:
-        yield _table(("Argument", "Meaning"), [(f"`{key}`", meaning) for key, meaning in sections["Args"]])
+        yield render_rows(("Argument", "Meaning"), [(f"`{key}`", meaning) for key, meaning in sections["Args"]])
     if "Raises" in sections:
-        yield _table(("Error", "When"), [(f"`{key}`", meaning) for key, meaning in sections["Raises"]])
+        yield render_rows(("Error", "When"), [(f"`{key}`", meaning) for key, meaning in sections["Raises"]])
 
 
 def _signature(function: object) -> str:
@@ -113,7 +114,7 @@ def _fields(found: type) -> list[tuple[str, str, str]]:
                     meaning = _text(text)
                 case _:
                     meaning = "-"
-            rows.append((f"`{item.target.id}`", f"`{_code(ast.unparse(item.annotation))}`", meaning))
+            rows.append((f"`{item.target.id}`", f"`{ast.unparse(item.annotation)}`", meaning))
     return rows
 
 
@@ -135,13 +136,4 @@ def _docstring(found: object) -> str:
 
 def _text(text: str) -> str:
     """Return paragraphs as Markdown, each on one line."""
-    paragraphs = (" ".join(part.split()) for part in text.strip().split("\n\n"))
-    return "\n\n".join(paragraphs).replace("``", "`").replace("|", "\\|")
-
-
-def _code(annotation: str) -> str:
-    return annotation.replace("|", "\\|")
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
+    return "\n\n".join(clean(part) for part in text.strip().split("\n\n"))

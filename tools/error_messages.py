@@ -104,7 +104,7 @@ def collect(root: Path, roots: Sequence[str] = ROOTS) -> tuple[list[Message], di
 
 def _script_messages(text: str, folder: str) -> Iterator[Message]:
     for said in _DIE.findall(_COMMAND.sub("{…}", text)):
-        yield Message(folder, " ".join(_SHELL_FIELD.sub(r"{\1}", said).split()), "", "exit")
+        yield Message(folder, _in_one_line(_SHELL_FIELD.sub(r"{\1}", said)), "", "exit")
 
 
 def _unique_texts(trees: Iterable[ast.Module]) -> dict[str, ast.expr]:
@@ -128,14 +128,9 @@ def _constants(tree: ast.Module) -> dict[str, ast.expr]:
 
 def _error_classes(trees: Iterable[ast.Module]) -> dict[str, ErrorClass]:
     found: dict[str, ErrorClass] = {}
-    numbers: dict[str, int] = {}
-    definitions: list[ast.ClassDef] = []
-    for tree in trees:
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                definitions.append(node)
-            if isinstance(node, ast.Assign) and isinstance(value := getattr(node.value, "value", None), int):
-                numbers.update({it.id: value for it in node.targets if isinstance(it, ast.Name)})
+    modules = list(trees)
+    definitions = [node for tree in modules for node in tree.body if isinstance(node, ast.ClassDef)]
+    numbers = {name: _number(value) for tree in modules for name, value in _constants(tree).items()}
     has_changed = True
     while has_changed:
         has_changed = False
@@ -149,7 +144,7 @@ def _error_classes(trees: Iterable[ast.Module]) -> dict[str, ErrorClass]:
     return found
 
 
-def _exit_code(node: ast.ClassDef, numbers: dict[str, int]) -> int | None:
+def _exit_code(node: ast.ClassDef, numbers: Mapping[str, int | None]) -> int | None:
     for line in node.body:
         if isinstance(line, ast.Assign) and any(getattr(it, "id", "") == "exit_code" for it in line.targets):
             value = line.value
@@ -165,17 +160,11 @@ class _Reader:
     ) -> None:
         """Take the module, and the constants of others."""
         self._tree, self._folder, self._classes = tree, folder, classes
-        imported = {
-            name.partition(".")[0]
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [it.name for it in node.names])
-        }
-        self._is_shown = bool(imported & _SHOWN_BY)
-        known = {
-            it.asname or it.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for it in node.names
-        }
-        self._constants = {name: value for name, value in constants.items() if name in known} | _constants(tree)
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = {it.asname or it.name for node in imports for it in node.names}
+        modules = names | {str(node.module) for node in imports if isinstance(node, ast.ImportFrom)}
+        self._is_shown = any(name.partition(".")[0] in _SHOWN_BY for name in modules)
+        self._constants = {name: value for name, value in constants.items() if name in names} | _constants(tree)
         # By node, the innermost one around it, since those are met last.
         self._function_of: dict[ast.AST, ast.FunctionDef] = {}
         self._statement_of: dict[ast.AST, ast.stmt] = {}
@@ -379,12 +368,5 @@ def _in_one_line(text: str) -> str:
 
 def _has_words(text: str) -> bool:
     """Tell whether there is more than what is filled in, as in another error's text that is passed on."""
-    words = re.sub(r"\b(got|allowed|and|or)\b", "", _without_fields(text))
+    words = re.sub(r"\{[^}]*\}|\b(?:got|allowed|and|or)\b", "", text)
     return sum(sign.isalpha() for sign in words) >= 3
-
-
-def _without_fields(text: str) -> str:
-    while "{" in text and "}" in text[text.index("{") :]:
-        start = text.index("{")
-        text = text[:start] + text[text.index("}", start) + 1 :]
-    return text

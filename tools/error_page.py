@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from error_messages import DOCTOR, ErrorClass, Message, collect
-from model_page import MARK
+from markdown_table import render_rows
+from model_page import MARK, clean
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -75,11 +76,11 @@ def _about(folder: str) -> Iterator[str]:
 
 
 def _table(messages: Iterable[Message]) -> str:
-    rows = ["| Message | Next step | Kind |", "| --- | --- | --- |"]
-    for message in messages:
-        kind = _KINDS.get(message.kind, f"`{message.kind}`")
-        rows.append(f"| {_code(message.text)} | {_code(message.next_step) if message.next_step else '-'} | {kind} |")
-    return "\n".join(rows)
+    rows = (
+        (_code(it.text), _code(it.next_step) if it.next_step else "-", _KINDS.get(it.kind, f"`{it.kind}`"))
+        for it in messages
+    )
+    return render_rows(("Message", "Next step", "Kind"), rows)
 
 
 def _bases(name: str, classes: dict[str, ErrorClass]) -> Iterator[str]:
@@ -89,16 +90,13 @@ def _bases(name: str, classes: dict[str, ErrorClass]) -> Iterator[str]:
 
 
 def _class_table(classes: dict[str, ErrorClass]) -> str:
-    rows = ["| Class | A kind of | Exit code | Meaning |", "| --- | --- | --- | --- |"]
-    for name, found in sorted(classes.items()):
-        code = "-" if found.exit_code is None else found.exit_code
-        # Markup of docstrings, which Markdown writes with one backtick.
-        meaning = found.meaning.replace("``", "`").replace("|", "\\|")
-        rows.append(f"| `{name}` | `{found.base}` | {code} | {meaning} |")
-    return "\n".join(rows)
+    rows = (
+        (f"`{name}`", f"`{found.base}`", "-" if found.exit_code is None else str(found.exit_code), clean(found.meaning))
+        for name, found in sorted(classes.items())
+    )
+    return render_rows(("Class", "A kind of", "Exit code", "Meaning"), rows)
 
 
 def _code(text: str) -> str:
-    # A bar ends a cell even within code; a backtick ends the code.
-    shown = text.replace("|", "\\|")
-    return f"`` {shown} ``" if "`" in shown else f"`{shown}`"
+    # A backtick ends the code.
+    return f"`` {text} ``" if "`" in text else f"`{text}`"

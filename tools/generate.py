@@ -29,6 +29,7 @@ import yaml
 from client_page import render_client_page
 from dashboards import DASHBOARDS, render_dashboard
 from error_page import render_error_page
+from markdown_table import render_rows
 from metrics_page import render_metrics_page
 from model_page import MARK, render_model
 
@@ -111,12 +112,12 @@ def render_conditions_page() -> str:
 
     parts = ["# Conditions and reasons", MARK, "Names are for machines and stay; sentences may get clearer."]
     for table in (conditions.ConditionType, conditions.Reason, conditions.BlockerReason, conditions.FailureReason):
-        rows = [f"| `{member.value}` | {member.sentence} |" for member in table]
+        rows = [(f"`{member.value}`", member.sentence) for member in table]
         heading = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", table.__name__).capitalize()
         parts += [
             f"## {heading}",
             str(table.__doc__),
-            "\n".join(["| Name | Meaning |", "| --- | --- |", *rows]),
+            render_rows(("Name", "Meaning"), rows),
         ]
     return "\n\n".join(parts) + "\n"
 

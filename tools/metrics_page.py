@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from bert_operator.cluster.metric_table import METRICS
 from bert_trainer.output.gauges import GAUGES, PREFIX, RANK_GAUGES, RUN_GAUGES, find_line
+from markdown_table import render_rows
 from model_page import MARK
 
 INTRODUCTION = """
@@ -46,17 +47,13 @@ def render_metrics_page() -> str:
         INTRODUCTION,
         "## Operator",
         OPERATOR,
-        _table(("Name", "Type", "Labels", "Unit", "Meaning"), operator),
+        render_rows(("Name", "Type", "Labels", "Unit", "Meaning"), operator),
         "## Trainer",
         TRAINER,
-        _table(("Name", "Labels", "Unit", "Meaning", "Line"), trainer),
+        render_rows(("Name", "Labels", "Unit", "Meaning", "Line"), trainer),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _code(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
