@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,6 +67,8 @@ def main(words: Sequence[str]) -> int:
             found.append(run)
             file.write_text(json.dumps(found, indent=1) + "\n")
             say(f"{run['name']}: {run['phase']}, {run['seconds']:.0f} s, {run['restarts']} restarts {run['alarms']}")
+            if not is_quiet(run):
+                _keep_logs(Path(folder), arguments.output / run["name"])
     print(last_line(found), flush=True)
     return 0 if found and all(is_quiet(run) for run in found) else 1
 
@@ -101,6 +104,14 @@ def _runs(folder: Path, arguments: argparse.Namespace, *, done: set[str]) -> Ite
         for ended in as_completed([pool.submit(run, name) for name in names]):
             if (found := ended.result()) is not None:
                 yield found
+
+
+def _keep_logs(folder: Path, kept: Path) -> None:
+    """Copy the logs of the node's services and of the operator so far: they go with the cluster, and tell who was late."""
+    for log in folder.glob("*/*.log"):
+        kept.mkdir(parents=True, exist_ok=True)
+        shutil.copy(log, kept / f"{log.parent.name}-{log.name}")
+    say(f"logs of that time: {kept}")
 
 
 @contextmanager

@@ -82,3 +82,18 @@ def test_a_launcher_that_goes_on_is_silent_no_more(monkeypatch: pytest.MonkeyPat
     found = silence_after([[PROMISE.format(0)], *[[]] * 7, [PROMISE.format(480)]], monkeypatch)
     assert found[-2:] == [True, False]
     assert log_reader._patience_s(None) == float("inf")
+
+
+@pytest.mark.parametrize(("ended", "readable"), [(None, ["demo-a1"]), (0, []), (1, [])])
+def test_a_container_that_has_ended_is_not_called_silent_where_kubelet_does_not_report_its_pod(
+    ended: int | None, readable: list[str]
+) -> None:
+    pod = SimpleNamespace(**vars(POD), role="launcher", phase="Running", exit_code=ended)
+    index: Any = SimpleNamespace(
+        jobs=lambda: [REF],
+        job=lambda ref: SimpleNamespace(uid="uid", phase="Running"),
+        own_children=lambda ref, uid: [SimpleNamespace(name="demo-a1", attempt=1)],
+        pods=lambda ref, child: [pod],
+    )
+    reader = LogReader(Log(), index, lambda ref: None, Metrics())  # type: ignore[arg-type]
+    assert [found.pod.name for found in reader._readable()] == readable

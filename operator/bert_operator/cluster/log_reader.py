@@ -229,7 +229,10 @@ class LogReader:
                 continue
             newest = max(self._index.own_children(ref, job.uid), key=lambda child: child.attempt, default=None)
             for pod in self._index.pods(ref, newest.name) if newest else ():
-                if pod.role in (names.LAUNCHER, names.SINGLE) and pod.phase == "Running":
+                # A container that has ended writes no more, whatever its pod says: where kubelet does not get to report
+                # the pod's end, the silence is not the launcher's. ``PodNotReady`` tells of such a pod.
+                is_running = pod.phase == "Running" and pod.exit_code is None
+                if is_running and pod.role in (names.LAUNCHER, names.SINGLE):
                     yield _Readable(ref, job, pod)
 
     async def _read_once(self, ref: JobRef, job: JobSummary, pod: PodSummary) -> None:
