@@ -107,7 +107,7 @@ def _runs(folder: Path, arguments: argparse.Namespace, *, done: set[str]) -> Ite
 
 
 def _keep_logs(folder: Path, kept: Path) -> None:
-    """Copy the logs of the node's services and of the operator so far: they go with the cluster, and tell who was late."""
+    """Copy the logs of the node's services and of the operator so far: they go with the cluster."""
     for log in folder.glob("*/*.log"):
         kept.mkdir(parents=True, exist_ok=True)
         shutil.copy(log, kept / f"{log.parent.name}-{log.name}")
