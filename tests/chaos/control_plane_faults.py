@@ -52,8 +52,11 @@ def healing_of(scene: Scene) -> contextlib.ExitStack:
 
 
 def slow_ranks(scene: Scene, share: float) -> None:
-    """Let the job's workers take few steps until the fault is over."""
-    healing_of(scene).enter_context(slowed(newest_ranks(scene), share))
+    """Let the job's workers take few steps until the fault is over. Raises NotInEffect."""
+    try:
+        healing_of(scene).enter_context(slowed(newest_ranks(scene), share))
+    except LookupError as ended:  # between the last look and now
+        raise NotInEffect(str(ended)) from ended
 
 
 def newest_ranks(scene: Scene) -> list[Json]:

@@ -18,9 +18,14 @@ _PERIOD_US = 100_000
 
 @contextlib.contextmanager
 def slowed(pods: Sequence[Json], share: float) -> Iterator[None]:
-    """Give each of some pods no more than a share of one core."""
+    """Give each of some pods no more than a share of one core.
+
+    Raises:
+        LookupError: none of them has processes any more.
+    """
     files = [file for pod in pods for file in _quota_files(pod["metadata"]["uid"])]
-    assert files, "no control group of these pods has a quota of processor time"
+    if not files:
+        raise LookupError("no control group of these pods has a quota of processor time")
     before = {file: file.read_text().strip() for file in files}
     quota_us = int(share * _PERIOD_US)
     try:
