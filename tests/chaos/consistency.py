@@ -72,13 +72,15 @@ def _late_progress(status: Json, truth: Truth, stages: Sequence[str]) -> str:
 
 def wait_consistent(scene: Scene) -> float:
     """Return the seconds until the status says what is, PATIENCE_S at most; call it when the fault is over."""
-    began_s, last_step = time.monotonic(), read_last_step(scene.job)
+    began_s, last_step, runs = time.monotonic(), read_last_step(scene.job), newest_uid(scene.job)
     stages = [stage["name"] for stage in _spec(scene.job)["stages"]]
     wrong = ""
 
     def is_right() -> bool:
         nonlocal wrong
-        wrong = inconsistency(scene.job.status(), look(scene.job, last_step), stages)
+        # Of the step that was trained a child tells that began since then only once it gets there.
+        is_same = newest_uid(scene.job) == runs
+        wrong = inconsistency(scene.job.status(), look(scene.job, last_step if is_same else ("", 0)), stages)
         return not wrong
 
     try:
@@ -100,6 +102,13 @@ def look(job: RealJob, last_step: tuple[str, int] = ("", 0)) -> Truth:
     pods = [pod for pod in job.namespace.list("pods") if _is_main(pod, newest["metadata"]["name"])]
     is_running = any(_is_running(pod) for pod in pods)
     return Truth(attempt_of(newest), is_running=is_running, step=last_step, children=len(children))
+
+
+def newest_uid(job: RealJob) -> str:
+    """Return the uid of the newest child that has not ended and is not being deleted; empty where there is none."""
+    children = [child for child in find_children(job) if not has_ended(child)]
+    left = [child for child in children if "deletionTimestamp" not in child["metadata"]]
+    return str(max(left, key=attempt_of)["metadata"]["uid"]) if left else ""
 
 
 def find_children(job: RealJob) -> list[Json]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from consistency import wait_consistent
-from fault import Fault, NotInEffect, Scene
+from fault import Fault, NotInEffect, Scene, newest_ranks
 from node_processes import signal_pod
 from node_shares import slowed
 from operator_places import StandIn, kill_operator, stand_in, wait_ready
@@ -22,7 +22,6 @@ from operator_places import StandIn, kill_operator, stand_in, wait_ready
 from cluster_api import wait_until
 from component import Component
 from flaky_proxy import Fault as RequestFault
-from job_cluster import Json
 from node import NODE_NAME, Cluster, node_is_ready
 
 SLOW_CALL_S = 30.0
@@ -57,11 +56,6 @@ def slow_ranks(scene: Scene, share: float) -> None:
         healing_of(scene).enter_context(slowed(newest_ranks(scene), share))
     except LookupError as ended:  # between the last look and now
         raise NotInEffect(str(ended)) from ended
-
-
-def newest_ranks(scene: Scene) -> list[Json]:
-    """Return the pods with ranks of the newest attempt."""
-    return scene.job.pods("worker")[-2:] or scene.job.pods("single")[-1:]
 
 
 def kill_the_operator(scene: Scene) -> None:

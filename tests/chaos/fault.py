@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from job_cluster import JobCluster, Namespace
+from job_cluster import JobCluster, Json, Namespace
 from real_jobs import RealJob
 
 Group = Literal["training", "control plane", "objects"]
@@ -112,3 +112,10 @@ class Fault:
     def is_per_moment(self) -> bool:
         """Whether every moment has a job of its own."""
         return self.alone or self.a_job_per_moment or self.own_namespace or self.ends == "Failed"
+
+
+def newest_ranks(scene: Scene) -> list[Json]:
+    """Return the pods with ranks of the newest attempt. Raises NotInEffect where there are none."""
+    if ranks := scene.job.pods("worker")[-2:] or scene.job.pods("single")[-1:]:
+        return ranks
+    raise NotInEffect("the job had no pods with ranks at this moment")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
-from fault import HEALED_S, Fault, NotInEffect, Scene
+from fault import HEALED_S, Fault, NotInEffect, Scene, newest_ranks
 from node_processes import PROC, cut_network, host_device, memory_group, mend_network, processes_of, rank_of, signal_pod
 
 from cluster_api import wait_until
@@ -62,8 +62,8 @@ while os.path.exists(f"/proc/{rank}") and open(f"/proc/{rank}/stat").read().rpar
 
 
 def _worker(scene: Scene) -> Json:
-    """Return one of the two workers of the newest attempt, the same one for a second call."""
-    worker: Json = scene.kept.setdefault("worker", scene.random.choice(scene.job.pods("worker")[-2:]))
+    """Return one of the two workers of the newest attempt, the same one for a second call. Raises NotInEffect."""
+    worker: Json = scene.kept.setdefault("worker", scene.random.choice(newest_ranks(scene)))
     return worker
 
 
@@ -91,7 +91,8 @@ def _signal_a_worker(number: signal.Signals) -> Act:
 
 
 def _kill_the_launcher(scene: Scene) -> None:
-    if not signal_pod(scene.job.pods("launcher")[-1], signal.SIGKILL):
+    launchers = scene.job.pods("launcher")
+    if not launchers or not signal_pod(launchers[-1], signal.SIGKILL):
         raise NotInEffect("the pod had no processes")
 
 

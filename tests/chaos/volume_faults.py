@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from fault import Fault, NotInEffect, Scene
+from fault import Fault, NotInEffect, Scene, newest_ranks
 from faulty_volume import FaultyVolume, Trouble
 from node_processes import signal_pod
 
@@ -38,7 +38,7 @@ def _after(change: Callable[[Scene, Path], None]) -> Callable[[Scene], None]:
     """
 
     def inject(scene: Scene) -> None:
-        writer = scene.job.pods("worker")[-2]
+        writer = newest_ranks(scene)[0]
         signal_pod(writer, signal.SIGSTOP)
         try:
             checkpoints = sorted((scene.folder / "checkpoints").glob("[!.]*/manifest.json"))
@@ -88,7 +88,7 @@ def _remove_a_shard(scene: Scene) -> None:
     shard = scene.random.choice([path for path in shards if "eval" not in str(path)])
     shard.unlink()
     scene.notes.append(f"{shard.relative_to(scene.volume)} removed")
-    signal_pod(scene.random.choice(scene.job.pods("worker")[-2:]), signal.SIGKILL)
+    signal_pod(scene.random.choice(newest_ranks(scene)), signal.SIGKILL)
 
 
 def _volume_fault(name: str, how: Trouble, *, steps_interrupted: bool = True) -> Fault:

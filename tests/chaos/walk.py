@@ -195,7 +195,7 @@ class Walk:
         """Write down what does not hold in here, and go on with another job."""
         try:
             yield
-        except (AssertionError, TimeoutError, OSError) as problem:
+        except (AssertionError, LookupError, TimeoutError, OSError) as problem:
             self.findings += 1
             found = {"seed": self._seed, "job": walker.job.name, "events": walker.events, "problem": str(problem)}
             with self._report.open("a") as report:
