@@ -64,6 +64,7 @@ def full_document() -> Document:
             securityContext={"runAsUser": 1000},
             scheduling={"schedulerName": "own"},
             queueName="queue",
+            workloadPriorityClass="first",
             launcher={"nodeSelector": {"a": "b"}},
             worker={"nodeSelector": {"a": "b"}},
             env=[{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],

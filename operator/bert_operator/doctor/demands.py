@@ -15,7 +15,7 @@ from bert_operator.doctor.objects import Json, amount, dig, entries, mapping, na
 from bert_operator.doctor.snapshot import Snapshot
 
 _SECTIONS = ("cpu", "launcher", "network", "resources", "scheduling", "securityContext", "worker")
-_WHOLE = frozenset({"affinity", "nodeSelector"})
+_WHOLE = frozenset({"affinity", "nodeSelector", "topology"})
 _OVER = ("Succeeded", "Failed", "Invalid")
 _WAITING = (None, "Pending")
 

@@ -36,6 +36,7 @@ from bert_operator.api.schema.finetuning import FinetuneSpec
 from bert_operator.api.schema.health import HealthSpec
 from bert_operator.api.schema.optimization import OptimizerSpec, ReductionSpec, WarmupSpec
 from bert_operator.api.schema.preparation import PrepareSpec
+from bert_operator.api.schema.scheduling import LabeledName
 from bert_operator.api.schema.section import (
     NAME_PATTERN,
     Count,
@@ -415,6 +416,10 @@ class JobSpec(Section):
     """Nodes that the pods may run on, and their priority."""
     queue_name: Name | None = None
     """Kueue LocalQueue that admits the attempts. Empty: they start at once."""
+    workload_priority_class: LabeledName | None = None
+    """Kueue's WorkloadPriorityClass of the attempts, which decides who is before whom in the queue and who gives way to
+    whom; the pods' own priority stays scheduling.priorityClassName. Each attempt goes to the end of those of its
+    priority. Empty: Kueue takes scheduling.priorityClassName. With queueName only."""
     launcher: RoleSpec = RoleSpec()
     """Overrides for the MPI launcher."""
     worker: RoleSpec = RoleSpec()
