@@ -434,6 +434,10 @@ class JobSpec(Section):
     """Your own training program, run in place of the trainer. Empty: the trainer."""
     proxy: ProxySpec = ProxySpec()
     """HTTP proxies."""
+    managed_by: Literal["bert-operator.dev/operator", "kueue.x-k8s.io/multikueue"] | None = None
+    """Who carries the job out, as Kubernetes' own Jobs have it; never changed once the job is there.
+    ``bert-operator.dev/operator``, the default: the operator of this cluster. ``kueue.x-k8s.io/multikueue``, reserved
+    for MultiKueue: it leaves the job alone, creates nothing and writes no status. Ignored without a cluster."""
     run_policy: RunPolicy = RunPolicy()
     """How the job is started, retried, stopped and cleaned up."""
 
