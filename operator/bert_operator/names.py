@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 API_GROUP = "bert-operator.dev"
@@ -15,6 +16,17 @@ TRAINING_RUN = "training"
 MAX_JOB_NAME = 45
 """Characters. A child is called after its job and attempt (``-a12``), its launcher's host name adds
 ``-launcher``, and a host name ends at 63; the rest is spare for the suffixes that Kubernetes draws."""
+
+
+MANAGER = f"{API_GROUP}/operator"
+"""Whom ``spec.managedBy`` names in a job that this operator carries out, as it does where nobody is named."""
+
+
+def is_managed_elsewhere(spec: object) -> bool:
+    """Return whether another controller carries out the job with this spec, which nobody may have checked."""
+    manager = spec.get("managedBy") if isinstance(spec, Mapping) else None
+    # Whatever its name: a newer definition may allow managers that this release does not know.
+    return manager is not None and manager != MANAGER
 
 
 class JobRef(NamedTuple):

@@ -29,6 +29,7 @@ SETTINGS = Settings.model_validate(
         "limits": {
             "images": ["registry.invalid/bert-operator"],
             "priorityClasses": ["batch"],
+            "workloadPriorityClasses": ["batch"],
             "tolerations": ["nvidia.com/gpu"],
             "nodeLabels": ["kubernetes.io/arch", "topology.kubernetes.io/zone"],
             "affinityNamespaces": [],
@@ -67,6 +68,8 @@ LET: dict[str, Change] = {
         "volumes", value=[{"name": "v", "source": image_of("registry.invalid/bert-operator/data:1")}]
     ),
     "a priority": scheduling(priorityClassName="batch"),
+    "a priority in a queue": both(put("queueName", value="bert"), put("workloadPriorityClass", value="batch")),
+    "no force": scheduling(safeToForcefullyDelete=False),
     "a toleration": scheduling(tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}]),
     "nodes": scheduling(nodeSelector={"kubernetes.io/arch": "amd64"}),
     "nodes by affinity": scheduling(
@@ -93,6 +96,11 @@ REFUSED: dict[str, tuple[Change, str]] = {
         "evil.example/x",
     ),
     "a priority": (scheduling(priorityClassName="system-node-critical"), "spec.scheduling.priorityClassName"),
+    "a priority in a queue": (
+        both(put("queueName", value="bert"), put("workloadPriorityClass", value="first")),
+        "spec.workloadPriorityClass: got first",
+    ),
+    "force": (scheduling(safeToForcefullyDelete=True), "spec.scheduling.safeToForcefullyDelete: got true"),
     "a toleration": (scheduling(tolerations=[{"key": "a", "operator": "Exists"}]), "tolerations"),
     "every taint": (scheduling(tolerations=[{"operator": "Exists"}]), "every taint"),
     "a toleration of a role": (put("launcher", value={"tolerations": [{"operator": "Exists"}]}), "tolerations"),

@@ -64,6 +64,8 @@ def full_document() -> Document:
             securityContext={"runAsUser": 1000},
             scheduling={"schedulerName": "own"},
             queueName="queue",
+            workloadPriorityClass="first",
+            managedBy="bert-operator.dev/operator",
             launcher={"nodeSelector": {"a": "b"}},
             worker={"nodeSelector": {"a": "b"}},
             env=[{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
@@ -102,12 +104,40 @@ def test_the_job_has_every_field(api: Api) -> None:
     assert spec.keys() == set(FIELDS)
 
 
-@pytest.mark.parametrize("field", FIELDS)
-def test_before_the_start_everything_may_change(api: Api, field: str) -> None:
+@pytest.mark.parametrize("field", [field for field in FIELDS if field != "managedBy"])
+def test_before_the_start_everything_else_may_change(api: Api, field: str) -> None:
     change(api, "waiting", field, other_value(field)).expect(200)
 
 
-@pytest.mark.parametrize("field", [field for field in FIELDS if field != "runPolicy"])
+@pytest.mark.parametrize("name", ["waiting", "started"])
+def test_who_manages_a_job_never_changes(api: Api, name: str) -> None:
+    for operation in (
+        {"op": "replace", "path": "/spec/managedBy", "value": "kueue.x-k8s.io/multikueue"},
+        {"op": "remove", "path": "/spec/managedBy"},
+    ):
+        answer = api.patch(JOBS, name, [operation], NAMESPACE, kind="json", dryRun="All")
+        assert answer.status == 422
+        assert "spec.managedBy: Forbidden: allowed: the value that the job was created with" in answer.message
+        assert "next: delete the job and create another one" in answer.message
+
+
+def test_nobody_takes_a_job_over_that_named_no_manager(api: Api) -> None:
+    document = sample_document()
+    api.create({**document, "metadata": {"name": "unnamed"}}, NAMESPACE).expect()
+    for manager in ("kueue.x-k8s.io/multikueue", "bert-operator.dev/operator"):
+        answer = change(api, "unnamed", "managedBy", manager)
+        assert (answer.status, "spec.managedBy: Forbidden: " in answer.message) == (422, True)
+    change(api, "unnamed", "seed", 7).expect(200)
+
+
+def test_no_other_manager_is_known(api: Api) -> None:
+    document = sample_document(lambda spec: spec.update(managedBy="example.com/mine"))
+    answer = api.create({**document, "metadata": {"name": "mine"}}, NAMESPACE)
+    assert answer.status == 422
+    assert "spec.managedBy: Unsupported value" in answer.message
+
+
+@pytest.mark.parametrize("field", [field for field in FIELDS if field not in ("runPolicy", "managedBy")])
 def test_after_the_start_it_stays(api: Api, field: str) -> None:
     answer = change(api, "started", field, other_value(field))
     assert answer.status == 422

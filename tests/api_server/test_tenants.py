@@ -160,6 +160,7 @@ def test_what_would_reach_further_cannot_be_written(tenants: dict[str, Api], nam
         {"volumes": [{"name": "a", "source": {"hostPath": {"path": "/etc"}, "mountPath": "/mnt/a"}}]},
         {"network": {"hostNetwork": True}},
         {"network": {"lockMemory": True}},
+        {"scheduling": {"safeToForcefullyDelete": True}},
         {"resources": {"memory": "1Gi", "rdma": {"resourceName": "rdma/hca"}}},
     ],
 )

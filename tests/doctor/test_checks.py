@@ -73,6 +73,15 @@ def test_a_job_that_has_ended_asks_for_nothing() -> None:
     assert said(cluster) == {}
 
 
+def test_a_job_of_another_controller_asks_for_nothing_here() -> None:
+    cluster = MemoryCluster()
+    spec = {"managedBy": "kueue.x-k8s.io/multikueue", "profile": "of-there", "queueName": "of-there", "workers": 999}
+    cluster.change("bert-operator.dev/v1alpha1/bertpretrainjobs", "waiting", TEAM, {"spec": spec})
+    assert said(cluster) == {}
+    cluster.change("bert-operator.dev/v1alpha1/bertpretrainjobs", "waiting", TEAM, {"spec": {"managedBy": None}})
+    assert {"queues", "settings"} <= said(cluster).keys()
+
+
 def test_a_quota_counts_for_jobs_that_wait_and_says_where_none_will_ever_fit() -> None:
     cluster = MemoryCluster()
     quota = {"hard": {"pods": "2"}, "used": {"pods": "0"}}

@@ -68,6 +68,13 @@ CASES: dict[str, tuple[Change, str, Any, Any, str]] = {
         ["system-node-critical"],
         "spec.scheduling.priorityClassName",
     ),
+    "priority in a queue": (
+        both(put("queueName", value="team"), put("workloadPriorityClass", value="first")),
+        "workloadPriorityClasses",
+        ["last"],
+        ["first"],
+        "spec.workloadPriorityClass",
+    ),
     "scheduler": (
         put("scheduling", value={"schedulerName": "mine"}),
         "schedulerNames",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bert_operator.plugin.job import Job
 from kubectl_stand_in import KubectlStandIn, items, refuses, says
 from seen_jobs import job, running
 
@@ -45,6 +46,21 @@ def test_jobs_that_wait_for_a_person_stand_first(
         "done     Succeeded   -        -          -       -       -           1         2:00 h",
     ]
     assert kubectl.calls() == [f"{GET} -o json"]
+
+
+def test_a_job_of_another_controller_is_told_from_one_that_nobody_looks_at(
+    bert: Callable[..., int], kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    far = {"managedBy": "kueue.x-k8s.io/multikueue"}
+    # Of the second one MultiKueue has copied the status, whose generations are those of another cluster.
+    mirrored = job("mirrored", spec=far, phase="Running", attempt=1, stage="phase1", observedGeneration=7)
+    kubectl.answer(GET, items(job("far", spec=far), mirrored, job("new")))
+    assert bert("list") == 0
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert rows == [["new", "Unseen"], ["mirrored", "Running"], ["far", "Elsewhere"]]
+    assert bert("list", "--phase", "elsewhere") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["far"]
+    assert not Job(mirrored).is_stale
 
 
 def test_all_namespaces_and_labels_are_asked_for_as_in_kubectl_get(

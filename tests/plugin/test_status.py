@@ -301,6 +301,18 @@ def waiting(owner: str, place: int) -> dict[str, Any]:
     return {"metadata": metadata, "positionInLocalQueue": place, "positionInClusterQueue": place + 4}
 
 
+def test_a_job_of_another_controller_is_not_called_forgotten(
+    bert: Callable[..., int], kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(GET, says(job(spec={"managedBy": "kueue.x-k8s.io/multikueue"})))
+    kubectl.answer(PODS, items())
+    assert bert("status", "corpus") == 0
+    output = capsys.readouterr().out
+    assert "  Elsewhere  " in output
+    assert "ATTENTION" not in output
+    assert "Whatever kueue.x-k8s.io/multikueue does with it (spec.managedBy)" in output
+
+
 @pytest.mark.parametrize("served", ["v1beta2", "v1beta1"])
 def test_a_queued_job_shows_how_many_are_before_it(
     bert: Callable[..., int], kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], served: str

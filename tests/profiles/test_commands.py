@@ -115,6 +115,17 @@ def test_settings_are_read_from_the_config_map_that_holds_them(
     assert "configmap.yaml: a ConfigMap without settings.yaml" in capsys.readouterr().err
 
 
+def test_nothing_is_created_of_a_job_of_another_controller(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "far.yaml"
+    job.write_text(json.dumps(sample_document(lambda spec: spec.update(managedBy="kueue.x-k8s.io/multikueue"))))
+    assert main(["render", str(job), "--settings", files[1], "--show", "objects"]) == 0
+    assert capsys.readouterr().out == (
+        "# Nothing: spec.managedBy is kueue.x-k8s.io/multikueue; the operator leaves such a job alone\n"
+    )
+
+
 def test_every_shown_object_says_when_it_is_created(
     files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from bert_operator.api.parsing.profiles import complete, find_profile_problems
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.cluster.settings import Settings, load_settings
-from bert_operator.cluster.settings_rules import read_cluster_job
+from bert_operator.cluster.settings_rules import frozen_problems, read_cluster_job
 from bert_operator.errors import InvalidJob
 from sample_job import Document, sample_document
 
@@ -162,6 +162,40 @@ def test_privileges_come_from_a_profile_or_are_allowed_by_the_settings(path: str
         lambda spec: spec.update({} if "output" in own else {"output": {"path": "a", "volume": CLAIM}})
     )
     assert read_cluster_job(plain, Settings(profiles={"p": profile}, default_profile="p"))
+
+
+def test_a_profile_alone_has_pods_deleted_by_force() -> None:
+    forced = {"scheduling": {"safeToForcefullyDelete": True}}
+    own = sample_document(lambda spec: spec.update({"output": {"path": "a", "volume": CLAIM}, **forced}))
+    settings = Settings(allow_host_path=True, allow_host_network=True, allow_lock_memory=True)
+    with pytest.raises(InvalidJob) as caught:
+        read_cluster_job(own, settings)
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.got) == ("spec.scheduling.safeToForcefullyDelete", "true")
+    assert "or have an administrator set scheduling.safeToForcefullyDelete of a profile" in problem.next_step
+    granting = Settings(profiles={"p": forced}, default_profile="p")
+    plain = sample_document(lambda spec: spec.update({"output": {"path": "a", "volume": CLAIM}}))
+    assert read_cluster_job(plain, granting).spec.scheduling.safe_to_forcefully_delete is True
+    declined = {"scheduling": {"safeToForcefullyDelete": False}}
+    other = sample_document(lambda spec: spec.update({"output": {"path": "a", "volume": CLAIM}, **declined}))
+    assert read_cluster_job(other, granting).spec.scheduling.safe_to_forcefully_delete is False
+    # Withdrawn, it is no privilege of a job that was started with it.
+    plain["metadata"]["namespace"] = "default"
+    frozen = {"scheduling": {"safeToForcefullyDelete": True}}
+    assert list(frozen_problems(plain, frozen, granting)) == []
+    (problem,) = frozen_problems(plain, frozen, Settings(profiles={"p": {}}, default_profile="p"))
+    assert problem.path == "spec.scheduling.safeToForcefullyDelete"
+
+
+def test_a_topology_is_replaced_as_a_whole() -> None:
+    profile = {"queueName": "team", "workloadPriorityClass": "low", "scheduling": {"topology": {"required": "rack"}}}
+    own = {"workloadPriorityClass": "high", "scheduling": {"topology": {"preferred": "block"}}}
+    document = complete(sample_document(lambda spec: spec.update(own)), {"p": profile}, "p")
+    assert document["spec"]["scheduling"] == {"topology": {"preferred": "block"}}
+    assert (document["spec"]["queueName"], document["spec"]["workloadPriorityClass"]) == ("team", "high")
+    assert [problem.path for problem in find_profile_problems({"p": {"workloadPriorityClass": "low"}}, None)] == [
+        "profiles.p.workloadPriorityClass"
+    ]
 
 
 @pytest.mark.parametrize(

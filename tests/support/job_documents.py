@@ -75,6 +75,7 @@ ALTERNATIVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "EnvironmentSource": ("secret", "configMap"),
         "LengthSpec": ("steps", "epochs", "samples"),
         "WarmupSpec": ("steps", "proportion"),
+        "TopologyRequest": ("required", "preferred", "unconstrained"),
         "PrepareSpec": ("text", "corpora"),
         "Stage": ("prepare", "pretrain", "evaluate", "finetune", "export"),
     }

@@ -290,8 +290,8 @@ class Index:
         return ((ref, job.series) for ref, job in self._jobs.items())
 
     def count_phases(self) -> Mapping[str, float]:
-        """Return how many jobs are in each phase."""
-        return Counter(job.phase for job in self._jobs.values())
+        """Return how many jobs are in each phase, without those that are managed elsewhere."""
+        return Counter(job.phase for job in self._jobs.values() if not job.is_managed_elsewhere)
 
     def _is_old(self, known: JobSummary | ChildSummary | None, body: Document) -> bool:
         """Return whether an object is gone, or known in this version or a later one."""

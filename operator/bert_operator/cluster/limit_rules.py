@@ -41,6 +41,8 @@ def find_asked(spec: Document) -> Iterator[Asked]:
     ):
         if scheduling.get(name):
             yield Asked(bound, f"spec.scheduling.{name}", scheduling[name])
+    if spec.get("workloadPriorityClass"):
+        yield Asked("workload_priority_classes", "spec.workloadPriorityClass", spec["workloadPriorityClass"])
     for path in ("scheduling", "launcher", "worker"):
         section = _section(spec, path)
         for number, toleration in enumerate(section.get("tolerations") or ()):

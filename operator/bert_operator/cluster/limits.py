@@ -29,6 +29,8 @@ class Bounds(BaseModel):
     Compared as written: ``foo/bar`` is another name than docker.io/foo/bar."""
     priority_classes: tuple[_Text, ...] | None = None
     """PriorityClasses that jobs may name."""
+    workload_priority_classes: tuple[_Text, ...] | None = None
+    """Kueue's WorkloadPriorityClasses that jobs may name. Those that name none go by their PriorityClass."""
     scheduler_names: tuple[_Text, ...] | None = None
     """Schedulers that jobs may name."""
     runtime_classes: tuple[_Text, ...] | None = None

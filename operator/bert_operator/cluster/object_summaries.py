@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple
 
 from bert_operator.api.schema.status import MAX_IMAGE, MAX_MESSAGE
 from bert_operator.cluster.demand import Demand, read_demand
-from bert_operator.cluster.job_series import JobSeries, read_series
+from bert_operator.cluster.job_series import NOTHING, JobSeries, read_series
 from bert_operator.cluster.json_text import read_json, write_json
-from bert_operator.names import PREPARE_RUN, TRAINING_RUN
+from bert_operator.names import PREPARE_RUN, TRAINING_RUN, is_managed_elsewhere
 from bert_operator.render import names
 from bert_operator.render.images import find_digest
 from bert_operator.render.names import CONTAINER
@@ -77,6 +77,8 @@ class JobSummary(NamedTuple):
     """The document as compact JSON, without managed fields and annotations; None if it is too large to be kept."""
     series: JobSeries
     """What of it Prometheus gets."""
+    is_managed_elsewhere: bool
+    """Whether it is another controller's: nothing is done for it, and it counts nowhere."""
 
     def document(self) -> dict[str, Any]:
         """Return a fresh copy of the document."""
@@ -194,6 +196,8 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummar
     }
     content = write_json(kept)
     stages = tuple(_stage_names(kept["spec"] or {}))
+    # What stands in the status of such a job is told of another cluster, whose operator has it in its own metrics.
+    is_elsewhere = is_managed_elsewhere(kept["spec"])
     return JobSummary(
         uid=metadata.get("uid", ""),
         version=read_version(body),
@@ -201,10 +205,11 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummar
         is_deleting="deletionTimestamp" in metadata,
         phase=sys.intern(kept["status"].get("phase") or "Pending"),
         stages=stages,
-        child=_read_record(metadata, kept["status"]),
+        child=None if is_elsewhere else _read_record(metadata, kept["status"]),
         keeps_children=keeps_children(body),
         content=content if len(content) <= most_bytes else None,
-        series=read_series(kept["status"], stages),
+        series=NOTHING if is_elsewhere else read_series(kept["status"], stages),
+        is_managed_elsewhere=is_elsewhere,
     )
 
 

@@ -153,6 +153,11 @@ class Reconciler:
             self._left_alone.pop(ref, None)
             self._rests.pop(ref, None)
             return
+        if summary.is_managed_elsewhere:
+            # Of a namesake that was this operator's, the garbage collector deletes what it owned.
+            self._children.forget(ref)
+            self._rests.pop(ref, None)
+            return
         if self._rests_on(ref, summary):
             return
         # Too large to be kept: 200 jobs of the largest size once took the operator beyond its memory limit.

@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import read_cluster_job
+from bert_operator.names import is_managed_elsewhere
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen, freeze, render_config_map
 from bert_operator.render.network_policy import render_network_policy
@@ -42,6 +43,8 @@ class ClusterJob:
             head = {"apiVersion": frozen.job.api_version, "kind": frozen.job.kind}
             metadata = {"name": frozen.job.ref.name, "namespace": frozen.job.ref.namespace}
             return _yaml({**head, "metadata": metadata, "spec": frozen.document})
+        if is_managed_elsewhere(frozen.document):
+            return f"# Nothing: spec.managedBy is {frozen.job.spec.managed_by}; the operator leaves such a job alone"
         listed = _list_objects(frozen, self.settings)
         return "\n".join(f"---\n# {remark}\n{_yaml(document)}" for remark, document in listed)
 

@@ -117,6 +117,9 @@ def _grant(path: str, settings: Settings) -> tuple[bool, str, str]:
             return settings.allow_host_network, "allowHostNetwork", "false, or a profile that has it"
         case "lockMemory":
             return settings.allow_lock_memory, "allowLockMemory", "false, or a profile that has it"
+        case "safeToForcefullyDelete":
+            # By no setting: whether nodes that do not answer are dead is known of a kind of nodes, not of all jobs.
+            return False, f"{path.removeprefix('spec.')} of a profile", "false, or a profile that has it"
     # rdma: the device comes with the right to lock memory.
     return settings.allow_lock_memory, "allowLockMemory", "none, or a profile that has it"
 

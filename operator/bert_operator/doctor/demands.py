@@ -15,7 +15,7 @@ from bert_operator.doctor.objects import Json, amount, dig, entries, mapping, na
 from bert_operator.doctor.snapshot import Snapshot
 
 _SECTIONS = ("cpu", "launcher", "network", "resources", "scheduling", "securityContext", "worker")
-_WHOLE = frozenset({"affinity", "nodeSelector"})
+_WHOLE = frozenset({"affinity", "nodeSelector", "topology"})
 _OVER = ("Succeeded", "Failed", "Invalid")
 _WAITING = (None, "Pending")
 
@@ -60,7 +60,7 @@ def find_demands(snapshot: Snapshot) -> Iterator[Demand]:
     settings = snapshot.settings.document if snapshot.settings else {}
     for name, profile in profiles.items():
         yield _demand(f"profile {name}", "", profile, is_waiting=False)
-    for job in snapshot.items("jobs"):
+    for job in snapshot.own_jobs():
         phase = dig(job, "status", "phase")
         if phase in _OVER:
             continue
@@ -73,7 +73,7 @@ def find_demands(snapshot: Snapshot) -> Iterator[Demand]:
 def find_placed(snapshot: Snapshot) -> Iterator[tuple[Demand, str]]:
     """Yield the jobs with their namespace, and the default profile with those where there are none yet."""
     default = snapshot.settings.document.get("defaultProfile") if snapshot.settings else None
-    with_jobs = {namespace_of(job) for job in snapshot.items("jobs")}
+    with_jobs = {namespace_of(job) for job in snapshot.own_jobs()}
     for demand in find_demands(snapshot):
         if demand.namespace:
             yield demand, demand.namespace

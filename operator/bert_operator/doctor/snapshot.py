@@ -16,6 +16,7 @@ from bert_operator.doctor.objects import (
     namespace_of,
     template_of,
 )
+from bert_operator.names import is_managed_elsewhere
 
 OPERATOR_SELECTOR = "app.kubernetes.io/name=bert-operator"
 SETTINGS_KEY = "settings.yaml"
@@ -71,6 +72,10 @@ class Snapshot:
         """Return the objects of a kind; none where they could not be read."""
         return self.listings.get(kind, Listing()).items
 
+    def own_jobs(self) -> list[Json]:
+        """Return the jobs that the operator here carries out: what others ask for they ask of other clusters."""
+        return [job for job in self.items("jobs") if not is_managed_elsewhere(job.get("spec"))]
+
     def one(self, kind: str) -> Json | None:
         """Return the only object of a kind; None where there is none."""
         found = self.items(kind)
@@ -110,7 +115,7 @@ class Snapshot:
 
     def job_namespaces(self) -> Iterator[str]:
         """Yield the namespaces that have jobs, each once, and those that the operator is bound to."""
-        yield from sorted({namespace_of(job) for job in self.items("jobs")} | set(self.watched_namespaces()))
+        yield from sorted({namespace_of(job) for job in self.own_jobs()} | set(self.watched_namespaces()))
 
 
 def kueue_manager_of(deployments: tuple[Json, ...]) -> Json | None:

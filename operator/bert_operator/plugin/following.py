@@ -239,6 +239,5 @@ class Follower:
 
 def describe_wait(job: Job) -> str:
     """Return what a job waits for, in one line."""
-    why = f"{job.reason}: {printable(job.message)}" if job.reason else "no operator has looked at it yet"
     attempt = f", attempt {job.attempt}" if job.attempt else ""
-    return f"{job.name} is {job.phase}{attempt} ({why})"
+    return f"{job.name} is {job.phase}{attempt} ({printable(job.why)})"

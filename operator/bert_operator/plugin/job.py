@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bert_operator.names import PREPARE_RUN
+from bert_operator.names import PREPARE_RUN, is_managed_elsewhere
 from bert_operator.render.names import ATTEMPT_LABEL, LAUNCHER, ROLE_LABEL, SINGLE, WORKER
 from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from bert_operator.timestamps import parse_time
@@ -101,8 +101,20 @@ class Job:
 
     @property
     def phase(self) -> str:
-        """Where it stands; ``Unseen``: no operator has looked at it yet."""
-        return str(self.status.get("phase") or "Unseen")
+        """Where it stands; ``Unseen``: no operator has looked at it yet. ``Elsewhere``: none here will."""
+        return str(self.status.get("phase") or ("Elsewhere" if self.is_managed_elsewhere else "Unseen"))
+
+    @property
+    def is_managed_elsewhere(self) -> bool:
+        """Whether another controller than the operator of this cluster carries it out."""
+        return is_managed_elsewhere(self.spec)
+
+    @property
+    def why(self) -> str:
+        """Why it is in its phase: name and sentence, or that nobody has said anything."""
+        if self.reason:
+            return f"{self.reason}: {self.message}"
+        return "left to spec.managedBy" if self.is_managed_elsewhere else "no operator has looked at it yet"
 
     @property
     def reason(self) -> str:
@@ -132,6 +144,8 @@ class Job:
     @property
     def is_stale(self) -> bool:
         """Whether the status is about an older spec than the one that is there now."""
+        if self.is_managed_elsewhere:
+            return False  # it may be that of a copy in another cluster, whose generations are counted there
         observed = self.status.get("observedGeneration")
         return observed is not None and observed != self.metadata.get("generation", observed)
 

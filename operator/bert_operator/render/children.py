@@ -37,6 +37,9 @@ def render_child(frozen: Frozen, child: ChildSpec) -> Document:
     }
     if frozen.job.spec.queue_name:
         metadata["labels"][names.QUEUE_LABEL] = frozen.job.spec.queue_name
+    if frozen.job.spec.workload_priority_class:
+        # On every attempt anew: Kueue orders by the age of its Workload, and a new child's is the youngest.
+        metadata["labels"][names.PRIORITY_LABEL] = frozen.job.spec.workload_priority_class
     return {"apiVersion": document["apiVersion"], "kind": document["kind"], "metadata": metadata, **document}
 
 

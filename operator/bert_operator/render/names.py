@@ -12,6 +12,12 @@ ATTEMPT_LABEL = f"{API_GROUP}/attempt"
 ROLE_LABEL = f"{API_GROUP}/role"
 HASH_ANNOTATION = f"{API_GROUP}/spec-hash"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+REQUIRED_TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
+PREFERRED_TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
+UNCONSTRAINED_TOPOLOGY = "kueue.x-k8s.io/podset-unconstrained-topology"
+FORCE_ANNOTATION = "kueue.x-k8s.io/safe-to-forcefully-delete"
+"""Of pod templates, like the three before it; Kueue's labels are those of the child."""
 
 _FOUND_BY = {"launch": "lnch", "training": "train"}
 """Words that users grep pod names for to find logs, and their replacements in the names of a job's children."""

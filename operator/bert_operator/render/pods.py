@@ -113,17 +113,39 @@ def render_pod(frozen: Frozen, child: ChildSpec, role: str, arguments: list[str]
     if claims := list(_claims(parts)):
         pod["resourceClaims"] = [claim for claim, _ in claims]
         pod["containers"][0].setdefault("resources", {})["claims"] = [used for _, used in claims]
-    return {
-        "metadata": {
-            "labels": {
-                **names.labels(frozen.job.ref.name, child.run, child.attempt),
-                names.ROLE_LABEL: role,
-                # A sidecar proxy would intercept the connections between ranks.
-                "sidecar.istio.io/inject": "false",
-            },
+    metadata: Document = {
+        "labels": {
+            **names.labels(frozen.job.ref.name, child.run, child.attempt),
+            names.ROLE_LABEL: role,
+            # A sidecar proxy would intercept the connections between ranks.
+            "sidecar.istio.io/inject": "false",
         },
-        "spec": pod,
     }
+    if annotations := dict(_annotations(parts)):
+        metadata["annotations"] = annotations
+    return {"metadata": metadata, "spec": pod}
+
+
+def _annotations(role: _Role) -> Iterator[tuple[str, str]]:
+    """Yield what Kueue reads in a pod template."""
+    spec = role.frozen.job.spec
+    topology = spec.scheduling.topology
+    # Not the launcher's: no gradient passes it. Grouped with the workers (podset-group-name) it would have to find room
+    # in their domain and on nodes of their flavor, while it may well run on nodes without GPUs.
+    if topology is not None and role.name != names.LAUNCHER:
+        unconstrained = "true" if topology.unconstrained else None
+        for annotation, value in (
+            (names.REQUIRED_TOPOLOGY, topology.required),
+            (names.PREFERRED_TOPOLOGY, topology.preferred),
+            (names.UNCONSTRAINED_TOPOLOGY, unconstrained),
+        ):
+            if value is not None:
+                yield annotation, value
+    # A pod that is deleted by force may still write. The trainer and the data build look who owns the output folder
+    # before they commit anything (docs/adr/0005); programs of others do not.
+    is_fenced = spec.workspace is None or role.child.run == PREPARE_RUN
+    if spec.scheduling.safe_to_forcefully_delete and is_fenced:
+        yield names.FORCE_ANNOTATION, "true"
 
 
 def _container(role: _Role, arguments: list[str], volume_mounts: list[Document]) -> Document:

@@ -34,6 +34,7 @@ PLATFORM_FIELDS = frozenset(
         *PLATFORM_SECTIONS,
         "collectives",
         *("env", "envFrom", "image", "imagePullPolicy", "imagePullSecrets", "queueName", "slotsPerWorker", "volumes"),
+        "workloadPriorityClass",
     }
 )
 """Fields of the spec that a profile may hold, whole."""
@@ -44,7 +45,7 @@ _BY_NAME = ("env", "volumes")
 """Lists whose entries are merged by name; any other list of the job replaces that of the profile."""
 _NETWORK_DEVICES = "rdma/"
 """How the resources of the RDMA device plugins begin."""
-_WHOLE = frozenset({"affinity", "matchLabels", "nodeSelector"})
+_WHOLE = frozenset({"affinity", "matchLabels", "nodeSelector", "topology"})
 """Maps and sections that a job replaces as a whole: merged, they would select other nodes than either."""
 
 
@@ -223,7 +224,9 @@ def _plain_job(profile: Document) -> Document:
 
 
 def find_privileges(spec: Document, network_devices: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of what a spec asks for beyond its pods: a node's folders, network and network devices.
+    """Yield path and value of what a spec asks for beyond its pods, or to lose them without knowing that they are gone.
+
+    The former are a node's folders, network and network devices.
 
     It reads documents and not jobs: profiles and specs frozen by other releases are looked at too.
 
@@ -249,7 +252,10 @@ def find_privileges(spec: Document, network_devices: Collection[str] = ()) -> It
         if device and (device.startswith(_NETWORK_DEVICES) or device in network_devices):
             # Asked for as an accelerator, the device is the same.
             yield f"spec.{path}.accelerator", device
-    network = spec.get("network") or {}
-    for name in ("hostNetwork", "lockMemory"):
-        if network.get(name):
-            yield f"spec.network.{name}", True
+    for part, name in (
+        ("network", "hostNetwork"),
+        ("network", "lockMemory"),
+        ("scheduling", "safeToForcefullyDelete"),
+    ):
+        if (spec.get(part) or {}).get(name):
+            yield f"spec.{part}.{name}", True

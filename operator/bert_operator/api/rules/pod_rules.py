@@ -369,6 +369,21 @@ def mounts_differ(spec: JobSpec) -> Iterator[Violation]:
         seen.setdefault(mount, path)
 
 
+@rule(
+    # Not for the API server: a profile may name the queue.
+    allowed="nothing without queueName: Kueue reads it of jobs in a queue alone",
+    next_step="add queueName, in the job or in its profile, or leave it out",
+    reads=(("queueName",), ("workloadPriorityClass",), ("scheduling",)),
+)
+def queues_have_a_name(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse what is meant for a queue in a job that is in none: it would have no effect."""
+    if spec.queue_name is None and spec.workload_priority_class is not None:
+        yield Violation("workloadPriorityClass", render_value(spec.workload_priority_class))
+    if spec.queue_name is None and spec.scheduling.topology is not None:
+        asked = spec.scheduling.topology.model_dump(by_alias=True, exclude_none=True)
+        yield Violation("scheduling.topology", render_value(asked))
+
+
 POD_RULES: tuple[Rule[JobSpec], ...] = (
     slots_fill_sockets,
     slots_fill_numa_nodes,
@@ -384,4 +399,5 @@ POD_RULES: tuple[Rule[JobSpec], ...] = (
     workers_have_their_own_devices,
     names_differ,
     mounts_differ,
+    queues_have_a_name,
 )

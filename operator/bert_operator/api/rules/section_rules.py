@@ -306,6 +306,17 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 got=lambda part: f"{part.start:g} to {part.end:g}",
             ),
         ),
+        scheduling.TopologyRequest: (
+            exactly_one("required", "preferred", "unconstrained", next_step="keep one of them"),
+            SectionRule(
+                holds=lambda topology: topology.unconstrained is not False,
+                cel="!has(self.unconstrained) || self.unconstrained",
+                field="unconstrained",
+                allowed="true",
+                next_step="write true, or leave topology out",
+                got=lambda _: "false",
+            ),
+        ),
         RunPolicy: (
             SectionRule(
                 holds=lambda policy: policy.hang_limits[0] <= policy.hang_limits[1],

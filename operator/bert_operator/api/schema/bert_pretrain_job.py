@@ -36,6 +36,7 @@ from bert_operator.api.schema.finetuning import FinetuneSpec
 from bert_operator.api.schema.health import HealthSpec
 from bert_operator.api.schema.optimization import OptimizerSpec, ReductionSpec, WarmupSpec
 from bert_operator.api.schema.preparation import PrepareSpec
+from bert_operator.api.schema.scheduling import LabeledName
 from bert_operator.api.schema.section import (
     NAME_PATTERN,
     Count,
@@ -415,6 +416,10 @@ class JobSpec(Section):
     """Nodes that the pods may run on, and their priority."""
     queue_name: Name | None = None
     """Kueue LocalQueue that admits the attempts. Empty: they start at once."""
+    workload_priority_class: LabeledName | None = None
+    """Kueue's WorkloadPriorityClass of the attempts, which decides who is before whom in the queue and who gives way to
+    whom; the pods' own priority stays scheduling.priorityClassName. Each attempt goes to the end of those of its
+    priority. Empty: Kueue takes scheduling.priorityClassName. With queueName only."""
     launcher: RoleSpec = RoleSpec()
     """Overrides for the MPI launcher."""
     worker: RoleSpec = RoleSpec()
@@ -429,6 +434,10 @@ class JobSpec(Section):
     """Your own training program, run in place of the trainer. Empty: the trainer."""
     proxy: ProxySpec = ProxySpec()
     """HTTP proxies."""
+    managed_by: Literal["bert-operator.dev/operator", "kueue.x-k8s.io/multikueue"] | None = None
+    """Who carries the job out, as Kubernetes' own Jobs have it; never changed once the job is there.
+    ``bert-operator.dev/operator``, the default: the operator of this cluster. ``kueue.x-k8s.io/multikueue``, reserved
+    for MultiKueue: it leaves the job alone, creates nothing and writes no status. Ignored without a cluster."""
     run_policy: RunPolicy = RunPolicy()
     """How the job is started, retried, stopped and cleaned up."""
 

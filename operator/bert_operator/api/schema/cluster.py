@@ -11,7 +11,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bert_operator.api.schema.scheduling import Affinity, LabelKey, Labels, ObjectName, Toleration, TopologySpread
+from bert_operator.api.schema.scheduling import (
+    Affinity,
+    LabelKey,
+    Labels,
+    ObjectName,
+    Toleration,
+    TopologyRequest,
+    TopologySpread,
+)
 from bert_operator.api.schema.section import FilePath, Name, PositiveFloat, Section
 
 QUANTITY_PATTERN = r"^([1-9][0-9]*(\.[0-9]{1,3})?|0\.[0-9]{0,2}[1-9])(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
@@ -321,6 +329,14 @@ class SchedulingSpec(Section):
     """Scheduler of the pods. Empty: the cluster's default."""
     runtime_class_name: ObjectName | None = None
     """RuntimeClass of the pods, such as ``nvidia``. Empty: the cluster's default."""
+    topology: TopologyRequest | None = None
+    """How near to each other Kueue places the workers of an attempt; the launcher, which no gradient passes, is not
+    bound to them. With queueName only. Empty: as the queue has it."""
+    safe_to_forcefully_delete: bool | None = None
+    """true: Kueue (0.17.0, feature gate FailureRecoveryPolicy) deletes pods that have been terminating for a minute
+    beyond their grace on a node that does not answer, so that the next attempt need not wait for it. They may still
+    run there and write: what keeps that harmless is that an output folder has one owner. Pods that run a workspace, of
+    which nothing is known, do not get it. Only a profile may say true. Empty: false."""
 
 
 class RoleSpec(Section):

@@ -23,6 +23,8 @@ _MAX_KEY = 317
 LabelKey = Annotated[str, Field(min_length=1, max_length=_MAX_KEY, pattern=QUALIFIED_NAME_PATTERN)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE_PATTERN)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
+LabeledName = Annotated[str, Field(min_length=1, max_length=63, pattern=OBJECT_NAME_PATTERN)]
+"""Name of an object that stands in a label, whose values are shorter than names."""
 
 
 def _check_keys(labels: dict[str, str]) -> dict[str, str]:
@@ -160,6 +162,21 @@ class Toleration(Section):
     """Effect of the taint. Empty: every effect."""
     toleration_seconds: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """With ``NoExecute``: seconds to stay once the taint appears. Empty: no limit."""
+
+
+class TopologyRequest(Section):
+    """How near to each other Kueue places the workers, where the queue's nodes have a Topology; exactly one of these.
+
+    Names and meanings are those of Kueue's annotations (``kueue.x-k8s.io/podset-required-topology`` and so on, 0.19).
+    """
+
+    required: LabelKey | None = None
+    """A level of the Topology, by its node label: all workers run in one domain of it, such as one rack, or wait."""
+    preferred: LabelKey | None = None
+    """The same as a wish: where no domain of the level has room, one of the level above is taken, and in the end
+    several."""
+    unconstrained: bool | None = None
+    """``true``: anywhere, but node by node where there is room, so that no admitted worker waits for a node."""
 
 
 class TopologySpread(Section):

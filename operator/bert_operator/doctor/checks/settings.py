@@ -36,7 +36,7 @@ def check_settings(snapshot: Snapshot) -> Iterator[Finding]:
             "the operator ends with exit code 2 when its pod starts next",
             "correct the name, or add the profile",
         )
-    for job in snapshot.items("jobs"):
+    for job in snapshot.own_jobs():
         named = dig(job, "spec", "profile")
         if named and named not in known:
             yield error(

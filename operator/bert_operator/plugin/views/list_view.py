@@ -10,7 +10,10 @@ from bert_operator.plugin.terminal import Cell, Ink, printable, table
 from bert_operator.plugin.views.phases import age, percent, phase_cell, text_or_dash
 
 # What needs somebody's hand stands first, what is done last.
-_ORDER = ("Invalid", "Stopped", "Stopping", "Failed", "Unseen", "Queued", "Pending", "Running", "Succeeded")
+_ORDER = (
+    *("Invalid", "Stopped", "Stopping", "Failed", "Unseen"),
+    *("Queued", "Pending", "Running", "Elsewhere", "Succeeded"),
+)
 _BLOCKED = "Blocked"
 """Stands in the column of phases where something is in the way."""
 

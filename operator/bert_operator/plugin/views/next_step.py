@@ -29,6 +29,9 @@ def next_step(job: Job, where: str = "") -> str:
             return f"Correct the spec as the message says and apply it again: kubectl edit bpj {job.name}{where}."
         case "Unseen":
             return "Waits for the operator: kubectl bert doctor finds out why none has looked at it."
+        case "Elsewhere":
+            manager = printable(job.spec.get("managedBy"))
+            return f"Whatever {manager} does with it (spec.managedBy); the operator of this cluster leaves it alone."
     return printable(job.message) or "-"
 
 

@@ -27,5 +27,5 @@ def state_line(job: Job) -> str:
     if job.status.get("stage") and not job.has_ended:
         parts.append(str(job.status["stage"]))
     if job.phase not in ("Running", "Succeeded"):
-        parts.append(f"{job.reason}: {job.message}" if job.reason else "no operator has looked at it yet")
+        parts.append(job.why)
     return printable("  ".join(parts))
