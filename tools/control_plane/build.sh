@@ -4,6 +4,7 @@
 #   tools/control_plane/build.sh etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator
 #   tools/control_plane/build.sh kubelet kube-proxy coredns kubectl     # what a node needs besides containerd
 #   tools/control_plane/build.sh helm kustomize kubeconform     # what checks deploy/ and charts/
+#   tools/control_plane/build.sh kueue     # with its manifests
 #   tools/control_plane/build.sh cpusets     # ours, of kubelet's parts: which CPUs pods would get (node/cpusets)
 #
 # For tests on machines without a cluster. Sources come as Go modules, pinned with their checksums by the go.mod
@@ -15,13 +16,13 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PROGRAMS="etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator kubelet kube-proxy coredns"
-PROGRAMS+=" kubectl helm kustomize kubeconform cpusets"
+PROGRAMS+=" kubectl helm kustomize kubeconform cpusets kueue"
 
 . "$here/go.sh"
 
 module_of() {
     case $1 in
-        etcd | mpi-operator | coredns | kubectl | helm | kustomize | kubeconform) echo "$1" ;;
+        etcd | mpi-operator | coredns | kubectl | helm | kustomize | kubeconform | kueue) echo "$1" ;;
         kubelet | kube-proxy | cpusets) echo node ;;
         kube-apiserver) echo "kubernetes$([ "${BERT_TEST_KUBERNETES:-}" != oldest ] || echo -oldest)" ;;
         kube-*) echo kubernetes ;;
@@ -32,6 +33,7 @@ package_of() {
     case $1 in
         etcd) echo go.etcd.io/etcd/server/v3 ;;
         mpi-operator) echo github.com/kubeflow/mpi-operator/cmd/mpi-operator ;;
+        kueue) echo sigs.k8s.io/kueue/cmd/kueue ;;
         coredns) echo github.com/coredns/coredns ;;
         helm) echo helm.sh/helm/v3/cmd/helm ;;
         kustomize) echo sigs.k8s.io/kustomize/kustomize/v5 ;;
@@ -65,9 +67,11 @@ own_sources() { # of a program that is ours; nothing for the others
     [ "$1" != cpusets ] || cat "$here/node/cpusets/main.go"
 }
 
-# A program's folder. KUBEBUILDER_ASSETS wins with what it has; it never has mpi-operator, whose manifests we need too.
+has_manifests() { [[ $1 == mpi-operator || $1 == kueue ]]; }
+
+# A program's folder. KUBEBUILDER_ASSETS wins with what it has, except for programs whose manifests we need too.
 source_of() {
-    if [ "$1" != mpi-operator ] && [ -x "${KUBEBUILDER_ASSETS:-}/$1" ]; then
+    if ! has_manifests "$1" && [ -x "${KUBEBUILDER_ASSETS:-}/$1" ]; then
         (cd "$KUBEBUILDER_ASSETS" && pwd)
     else
         cached_folder "$1"
@@ -77,7 +81,7 @@ source_of() {
 # What a build usually takes on two cores, with what it downloads.
 minutes_of() {
     case $1 in
-        kube-apiserver) echo "4 minutes" ;;
+        kube-apiserver | kueue) echo "4 minutes" ;;
         etcd | kube-controller-manager | mpi-operator | coredns | kubectl | helm) echo "2 minutes" ;;
         *) echo "1 minute" ;;
     esac
@@ -110,24 +114,36 @@ build_helm() {
     compile "$part" helm "$here/helm" "$flags"
 }
 
-# The release, with one change: it answers "are you healthy?" on port 8080 of every address and ends where that is
-# taken, so two test runs, or one beside any web server, would fail. Port 0 lets the kernel choose.
-build_mpi_operator() {
-    local part=$2 module=github.com/kubeflow/mpi-operator released changed=cmd/mpi-operator/app/server.go
-    released=$(cd "$here/mpi-operator" && GOFLAGS=-mod=readonly GOWORK=off GOTOOLCHAIN=local "$go" mod download -json "$module" |
+# build_changed PROGRAM PART MODULE FILE FROM TO MANIFESTS: the release with one line changed, and the manifests that
+# come with this very version.
+build_changed() {
+    local program=$1 part=$2 module=$3 changed=$4 from=$5 to=$6 manifests=$7 released
+    released=$(cd "$here/$program" && GOFLAGS=-mod=readonly GOWORK=off GOTOOLCHAIN=local "$go" mod download -json "$module" |
         sed -n 's/^\t"Dir": "\(.*\)",$/\1/p') && [ -d "$released" ] || return 1
     mkdir "$part/build"
-    cp -r "$released" "$part/build/mpi-operator" && cp -r "$here/mpi-operator" "$part/build/module" &&
+    cp -r "$released" "$part/build/released" && cp -r "$here/$program" "$part/build/module" &&
         chmod -R u+w "$part/build" || return 1
-    grep -q 'healthCheckPort = 8080$' "$part/build/mpi-operator/$changed" || {
-        say "$module/$changed no longer says healthCheckPort = 8080; look where its port comes from now"
+    grep -qF "$from" "$part/build/released/$changed" || {
+        say "$module/$changed no longer says $from; look for what does the same now"
         return 1
     }
-    sed -i 's/healthCheckPort = 8080$/healthCheckPort = 0/' "$part/build/mpi-operator/$changed"
-    (cd "$part/build/module" && GOTOOLCHAIN=local "$go" mod edit -replace "$module=$part/build/mpi-operator") || return 1
-    compile "$part" mpi-operator "$part/build/module" "-s -w" || return 1
-    # Its CRD, ServiceAccount and ClusterRole, as released with this very version.
-    cp -r "$part/build/mpi-operator/manifests/base" "$part/manifests" && rm -rf "$part/build"
+    sed -i "s|$from|$to|" "$part/build/released/$changed"
+    (cd "$part/build/module" && GOTOOLCHAIN=local "$go" mod edit -replace "$module=$part/build/released") || return 1
+    compile "$part" "$program" "$part/build/module" "-s -w" || return 1
+    cp -r "$part/build/released/$manifests" "$part/manifests" && rm -rf "$part/build"
+}
+
+# It answers "are you healthy?" on port 8080 of every address and ends where that is taken, so two test runs, or one
+# beside any web server, would fail. Port 0 lets the kernel choose.
+build_mpi_operator() {
+    build_changed mpi-operator "$1" github.com/kubeflow/mpi-operator cmd/mpi-operator/app/server.go \
+        "healthCheckPort = 8080" "healthCheckPort = 0" manifests/base
+}
+
+# Without certificates of its own making it reads those of its metrics below /etc, wherever its webhooks' are.
+build_kueue() {
+    build_changed kueue "$1" sigs.k8s.io/kueue cmd/kueue/main.go \
+        'metricsCertPath := "/etc/kueue/metrics/certs"' "metricsCertPath := cfg.Webhook.CertDir" config/components
 }
 
 build() {
@@ -139,7 +155,8 @@ build() {
             compile "$folder.part" "$program" "$here/$(module_of "$program")" "-s -w"
             ;;
         helm) build_helm "$program" "$folder.part" ;;
-        mpi-operator) build_mpi_operator "$program" "$folder.part" ;;
+        mpi-operator) build_mpi_operator "$folder.part" ;;
+        kueue) build_kueue "$folder.part" ;;
         kube*) build_kubernetes "$program" "$folder.part" ;;
     esac || die "building $program failed; what Go said is above"
     mv "$folder.part" "$folder"
@@ -153,7 +170,7 @@ link_programs() {
     mkdir -p "$bin"
     for program in "$@"; do
         ln -sfn "$(source_of "$program")/$program" "$bin/$program"
-        [ "$program" != mpi-operator ] || ln -sfn "$(source_of mpi-operator)/manifests" "$bin/mpi-operator-manifests"
+        ! has_manifests "$program" || ln -sfn "$(source_of "$program")/manifests" "$bin/$program-manifests"
     done
     echo "$bin"
 }

@@ -252,7 +252,9 @@ def built_programs() -> Path:
 
 def load_documents(path: Path) -> list[dict[str, Any]]:
     """Return the documents of a YAML file, empty ones left out."""
-    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+    # libyaml where there is one: definitions of a megabyte take seconds otherwise.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [document for document in yaml.load_all(path.read_text(), Loader=loader) if document]
 
 
 def namespace_of(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:

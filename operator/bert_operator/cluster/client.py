@@ -125,10 +125,9 @@ class ApiClient:
         # limitBytes cuts where it cuts, also inside a character, and programs print any bytes.
         return data.decode(errors="replace")
 
-    async def list_metadata(self, path: str, *, limit: int, resume: str = "") -> Document:
-        """Return a page of a list with metadata only. resume: ``continue`` of the page before."""
-        query = {"limit": str(limit), "continue": resume}
-        given = {key: value for key, value in query.items() if value}
+    async def list_metadata(self, path: str, *, limit: int = 0, resume: str = "", **query: str) -> Document:
+        """Return a page of a list, or all of it, with metadata only. resume: ``continue`` of the page before."""
+        given = {key: value for key, value in (("limit", str(limit or "")), ("continue", resume)) if value} | query
         return await self._request(_Request("GET", path, query=given, accept=_METADATA_ONLY))
 
     async def create(self, path: str, document: Mapping[str, Any], *, dry_run: bool = False) -> Document:

@@ -31,6 +31,7 @@ from bert_operator.cluster.object_summaries import (
     read_version,
     read_warning,
 )
+from bert_operator.cluster.workloads import WorkloadSummary
 from bert_operator.names import JobRef
 from bert_operator.render import names
 
@@ -64,6 +65,8 @@ class Index:
         # Jobs by the prefix of their children's names, where that is not the job's own name.
         self._by_prefix: dict[JobRef, JobRef] = {}
         self._nodes: dict[str, NodeSummary] = {}
+        # By the uid of the Job or MPIJob that they are of.
+        self._workloads: dict[str, WorkloadSummary] = {}
         self._warnings: FairTable[tuple[WarningSummary, ...]] = FairTable(MAX_WARNINGS)
         # How often something new has come for a job. Numbers are not used twice, so that one who holds the number of a
         # job that is gone sees that another has come since.
@@ -161,6 +164,21 @@ class Index:
         for name in self._nodes.keys() - set(wanted):
             del self._nodes[name]
 
+    def put_workload(self, ref: JobRef, child_uid: str, workload: WorkloadSummary | None) -> JobRef | None:
+        """Keep what Kueue says of a child; None: it has no Workload."""
+        if self._workloads.get(child_uid) == workload:
+            return None
+        if workload is None:
+            del self._workloads[child_uid]
+        else:
+            self._workloads[child_uid] = workload
+        return self._note_news(ref)
+
+    def keep_workloads(self, wanted: Collection[str]) -> None:
+        """Drop those of all other children."""
+        for uid in self._workloads.keys() - set(wanted):
+            del self._workloads[uid]
+
     def drop(self, body: Document) -> JobRef | None:
         """Drop an object that was deleted."""
         metadata = body.get("metadata", {})
@@ -250,6 +268,23 @@ class Index:
     def nodes(self) -> Mapping[str, NodeSummary]:
         """Return what is known of nodes, by name."""
         return self._nodes
+
+    def workload(self, child_uid: str) -> WorkloadSummary | None:
+        """Return what is known of Kueue's words about a child."""
+        return self._workloads.get(child_uid)
+
+    def job_above(self, child_uid: str) -> JobRef | None:
+        """Return the job of a child or a pod, by its uid."""
+        return self._places.get(child_uid)
+
+    def queued_children(self) -> list[tuple[JobRef, ChildSummary]]:
+        """Return the children that a queue holds or has let go, ended ones left out."""
+        return [
+            (ref, child)
+            for ref, children in self._children.items()
+            for child in children.values()
+            if (child.is_suspended or child.queue) and not child.is_deleting and child.completed_at_s is None
+        ]
 
     def nodes_of_pods(self) -> set[str]:
         """Return the nodes on which pods run."""

@@ -119,6 +119,8 @@ class ChildSummary(NamedTuple):
     """What it takes while it runs."""
     image: str = ""
     """The trainer's, as its pod template names it."""
+    queue: str = ""
+    """The LocalQueue that its label names; empty: none."""
 
 
 class PodSummary(NamedTuple):
@@ -292,6 +294,7 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
         ),
         demand=read_demand(body),
         image=_template_image(spec),
+        queue=sys.intern(str((metadata.get("labels") or {}).get(names.QUEUE_LABEL) or "")[:_LONGEST_NAME]),
     )
 
 

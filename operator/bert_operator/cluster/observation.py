@@ -13,6 +13,8 @@ from bert_operator.api.schema.status import ChildRef
 from bert_operator.cluster.blockers import find_blocker, find_unready, is_about_user_namespaces
 from bert_operator.cluster.node_health import blame_sick_node, find_trouble
 from bert_operator.cluster.object_summaries import ChildSummary, NodeSummary, PodSummary, WarningSummary
+from bert_operator.cluster.workloads import WorkloadSummary, describe_queue, describe_wait, find_obstacle
+from bert_operator.names import JobRef
 from bert_operator.render import names
 from bert_operator.render.images import is_of_same_repository
 from bert_operator.state.observed import Child, read_outcome, read_termination_record
@@ -29,6 +31,9 @@ def observe_child(
     workers: int,
     now_s: float,
     nodes: Mapping[str, NodeSummary] = MappingProxyType({}),
+    workload: WorkloadSummary | None = None,
+    preemptor: JobRef | None = None,
+    namespace: str = "",
 ) -> Child:
     """Return the state of a child.
 
@@ -39,6 +44,9 @@ def observe_child(
         workers: Of its run.
         now_s: By the API server's clock, which also wrote creation times; nodes and controllers have their own.
         nodes: What is known of nodes, by name.
+        workload: What Kueue says of it; None without a queue, or where that is not known.
+        preemptor: The job for which a queue has preempted it, if that is one of ours.
+        namespace: The child's.
     """
     base = Child(
         run=child.run,
@@ -49,6 +57,7 @@ def observe_child(
         waiting_since_s=_waiting_since(child, pods, now_s),
         ref=ChildRef(kind=child.kind, name=child.name, uid=child.uid, attempt=child.attempt),
         image=_find_image(child, pods),
+        queue=describe_queue(workload, child.queue),
     )
     conditions = dict(child.conditions)
     if _has_succeeded(child, conditions):
@@ -61,7 +70,10 @@ def observe_child(
         failed = blame_sick_node(_failed(base, child, pods, conditions), pods, nodes)
         return replace(failed, finished_at_s=_ended_at(failed.finished_at_s, child, now_s))
     if child.is_suspended:
-        return replace(base, state="Queued")
+        if workload is None or child.is_deleting:
+            return replace(base, state="Queued")
+        wait = describe_wait(workload, preemptor, namespace)
+        return replace(base, state="Queued", wait=wait, blocker=find_obstacle(workload, namespace))
     if _has_begun(child, pods, workers, conditions):
         return replace(
             base,

@@ -27,6 +27,11 @@ def path_of(kind: str, namespace: str | None, name: str = "", *, part: str = "")
     return "/".join(filter(None, (f"/{group}{where}/{resource}", name, part)))
 
 
+def workload_path(version: str, namespace: str, name: str = "") -> str:
+    """Return the path of a Workload of Kueue's, or of those of a namespace. version: v1beta2, say."""
+    return f"/apis/kueue.x-k8s.io/{version}/namespaces/{namespace}/workloads" + (f"/{name}" if name else "")
+
+
 def job_path(ref: JobRef, *, part: str = "") -> str:
     """Return the path of a BertPretrainJob."""
     return path_of("BertPretrainJob", ref.namespace, ref.name, part=part)

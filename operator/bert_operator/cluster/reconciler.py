@@ -294,7 +294,18 @@ class Reconciler:
         subjects = [child.name, f"{child.name}-launcher", *(pod.name for pod in pods)]
         warnings = self._index.warnings(job.ref, subjects)
         workers = run_placement(job.spec, child.run).workers
-        return observe_child(child, pods, warnings, workers=workers, now_s=self._now_s(), nodes=self._index.nodes())
+        workload = self._index.workload(child.uid)
+        return observe_child(
+            child,
+            pods,
+            warnings,
+            workers=workers,
+            now_s=self._now_s(),
+            nodes=self._index.nodes(),
+            workload=workload,
+            preemptor=self._index.job_above(workload.preemptor) if workload is not None else None,
+            namespace=job.ref.namespace,
+        )
 
     async def _read_final_log(self, ref: JobRef, summary: JobSummary) -> None:
         newest = max(self._children.own(ref, summary), key=lambda child: child.attempt, default=None)

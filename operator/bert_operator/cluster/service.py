@@ -29,6 +29,7 @@ from bert_operator.cluster.resync import Resyncer
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.watches import EndlessBackOffs, build_registry, handle_signals, watch_jobs
 from bert_operator.cluster.work_queue import WorkQueue
+from bert_operator.cluster.workload_reader import WorkloadReader
 from bert_operator.errors import OperatorError
 from bert_operator.names import API_GROUP, API_VERSION, JobRef
 from bert_operator.render import names
@@ -80,6 +81,7 @@ class _Service:
             # A binding in a namespace grants nothing about nodes: no request that can only be refused.
             sees_nodes = not self._settings.namespaces
             self._node_reader = NodeReader(api, self._index, self._enqueue, is_allowed=sees_nodes)
+            self._workload_reader = WorkloadReader(api, self._index, self._enqueue)
             reconciler = Reconciler(
                 api,
                 self._index,
@@ -129,6 +131,7 @@ class _Service:
             self._recorder.run(),
             self._log_reader.run(),
             self._node_reader.run(),
+            self._workload_reader.run(),
             *(reflector.run() for reflector in self._reflectors),
         ]
         tasks = [asyncio.create_task(part) for part in parts]

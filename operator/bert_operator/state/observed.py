@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert_operator.api.schema.conditions import BlockerReason, Reason
-from bert_operator.api.schema.status import MAX_MESSAGE, ChildRef, JobStatus, StageResult
+from bert_operator.api.schema.status import MAX_MESSAGE, ChildRef, JobStatus, QueueStatus, StageResult
 from bert_operator.state.progress import ProgressRecord
 
 EXIT_DONE = 0
@@ -83,6 +83,10 @@ class Child:
     """Why it does not run although it should."""
     finding: Finding | None = None
     """What is wrong with the nodes or devices under it."""
+    queue: QueueStatus | None = None
+    """Its place in a queue; None where it has none, or where nothing is known of it."""
+    wait: Finding | None = None
+    """Why a queue holds it back, in the queue's own words; None if those are not known."""
     image: str | None = None
     """By digest, what its program ran in; None where that is not known."""
     pod_nodes: tuple[tuple[str, str], ...] = ()

@@ -18,6 +18,7 @@ from bert_operator.state import status
 from bert_operator.state.bad_nodes import find_bad_nodes
 from bert_operator.state.budgets import back_off_s, is_storage, num_counted, since_checkpoint
 from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Finding, Observed
+from bert_operator.state.queues import describe_queued, find_queue
 from bert_operator.state.results import add_results, describe_results
 from bert_operator.state.runs import ChildSpec, Run, list_runs
 from bert_operator.state.status import Facts, Verdict
@@ -130,6 +131,7 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
         results=add_results(previous.results, observed.results, [stage.name for stage in job.spec.stages]),
         started=bool(children) or previous.attempt > 0,
         child=_child_worth_writing(previous, newer),
+        queue=find_queue(previous, newer),
         image=previous.image or next((child.image for child in children if child.image is not None), None),
         blocker=newest.blocker if newest is not None and newest.is_active else observed.blocker,
         findings=_findings(observed, newest),
@@ -263,7 +265,7 @@ def _supervise(
     if older:
         verdict = Verdict(phase="Running", reason=Reason.STOPPING_DUPLICATES)
     elif newest.state == "Queued":
-        verdict = Verdict(phase="Queued", reason=Reason.QUEUED)
+        verdict = describe_queued(newest, observed.status)
     elif newest.state == "Pending":
         # The reason from its creation stays until it runs; another one would be another status write.
         is_retry = observed.status.reason == Reason.RETRYING_AT_ONCE

@@ -24,6 +24,7 @@ from bert_operator.api.schema.status import (
     Metric,
     Phase,
     Progress,
+    QueueStatus,
     StageResult,
 )
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
@@ -70,6 +71,8 @@ class Facts:
     """The newest child that was seen."""
     image: str | None = None
     """By digest, what the first attempt ran in."""
+    queue: QueueStatus | None = None
+    """Where the newest child waits, or what has admitted it."""
     blocker: Blocker | None = None
     """What keeps the next child, or the newest one, from running."""
     findings: Mapping[ConditionType, Finding] = field(default_factory=dict)
@@ -99,6 +102,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         stage=None if verdict.phase == "Succeeded" else _stage(previous, facts),
         attempt=facts.attempt,
         child=facts.child,
+        queue=facts.queue,
         logs=_logs(facts),
         completed_runs=facts.completed_runs,
         progress=_progress(previous, facts, now),
@@ -149,6 +153,8 @@ def _blocker(previous: JobStatus, facts: Facts, verdict: Verdict) -> Blocker | N
         # A running child can only be blocked by a pod that does not answer.
         is_unready = facts.blocker is not None and facts.blocker.reason == BlockerReason.POD_NOT_READY
         return facts.blocker if is_unready else None
+    if verdict.phase == "Queued":
+        return facts.blocker
     if verdict.reason not in (Reason.WAITING_TO_START, Reason.RETRYING_AT_ONCE):
         return None
     # Whether storage has recovered shows only once the next attempt runs.

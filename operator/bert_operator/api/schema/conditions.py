@@ -73,6 +73,11 @@ class Reason(_Described):
     LOG_UNREADABLE = "LogUnreadable", "The API server or the kubelet does not hand out the log; the message says why."
     RECOVERED = "Recovered", "What the condition told of is over, or its attempt is."
     QUEUED = "Queued", "A queue holds the child back; it starts when its turn comes."
+    PREEMPTED = (
+        "Preempted",
+        "A queue gave the place of the child to another one. It is held back, keeps its attempt, and goes on from its "
+        "newest checkpoint when its turn comes again.",
+    )
     REMOVING_PREVIOUS = (
         "RemovingPrevious",
         "The attempt before is being deleted; the next one is created once its pods are gone.",
@@ -154,6 +159,19 @@ class BlockerReason(_Described):
         "The namespace is being deleted, and nothing can be created in it any more.",
     )
     POD_CREATION_FAILED = "PodCreationFailed", "The pods cannot be created for another reason."
+    INADMISSIBLE = (
+        "Inadmissible",
+        "The queue cannot admit the child as it is, however long it waits; the message has Kueue's words.",
+    )
+    DEACTIVATED = (
+        "Deactivated",
+        "The child was taken out of its queue (spec.active of its Workload): by somebody, or by Kueue after too many "
+        "tries. Somebody has to put it back.",
+    )
+    PODS_READY_TIMEOUT = (
+        "PodsReadyTimeout",
+        "Kueue suspended the child because its pods were not all ready in time (waitForPodsReady); it tries again.",
+    )
     NAME_TAKEN = "NameTaken", "An object of the child's name exists and is not this job's."
     FROZEN_CONFIGURATION_MISSING = (
         "FrozenConfigurationMissing",

@@ -38,6 +38,8 @@ MAX_PHASE_TIMES = 32
 """Eight phases, each with no run, with the preparation or with the training."""
 MAX_AVOIDED_NODES = 16
 """With more bad nodes than that, it is not the nodes."""
+MAX_FLAVORS = 16
+"""Of one job in a queue; few clusters have as many."""
 
 OLDEST_OPERATOR = "0.2.0"
 """Oldest release that can continue a job whose status this release has written, and would report it alike. Raise it
@@ -148,6 +150,19 @@ class ChildRef(_Part):
     """The attempt that it runs."""
 
 
+class QueueStatus(_Part):
+    """What Kueue has of the newest child."""
+
+    name: Name
+    """The LocalQueue that it asks."""
+    workload: Name | None = None
+    """Its Workload, in the job's namespace; empty until Kueue has made one, and where the operator may not read it."""
+    cluster_queue: Name | None = None
+    """The ClusterQueue that has room reserved for it; empty while it waits."""
+    flavors: Annotated[tuple[Name, ...], Field(max_length=MAX_FLAVORS)] = ()
+    """The ResourceFlavors, kinds of nodes, that were assigned to it."""
+
+
 class Metric(_Part):
     """One figure of the newest report."""
 
@@ -240,6 +255,8 @@ class JobStatus(_Part):
     """Number of the newest attempt, counted over all runs; written before its child is created."""
     child: ChildRef | None = None
     """The newest child that was seen."""
+    queue: QueueStatus | None = None
+    """Where the newest child waits, or what has admitted it; empty without a queue."""
     logs: Annotated[str, Field(max_length=512)] | None = None
     """The command that follows the log of the newest attempt."""
     completed_runs: Annotated[tuple[Word, ...], Field(max_length=8)] = ()

@@ -32,6 +32,7 @@ _EVERYWHERE = {
     ("bert-operator.dev", "bertpretrainjobs/finalizers"): "update",
     ("batch", "jobs"): "get list watch create delete",
     ("kubeflow.org", "mpijobs"): "get list watch create delete",
+    ("kueue.x-k8s.io", "workloads"): "get list",
     ("", "configmaps"): "get create",
     ("networking.k8s.io", "networkpolicies"): "get create update",
     ("", "pods"): "list watch",
@@ -43,6 +44,11 @@ NEEDED = tuple(Right(*what, verb) for what, verbs in _EVERYWHERE.items() for ver
 """What deploy/kustomize/base/rbac.yaml grants; a test holds the two together."""
 _NODES = Right("", "nodes", "get")
 """A binding in a namespace cannot grant it, and nothing but the health of nodes is lost without it."""
+_LOST_WITHOUT = {
+    ("", "nodes"): "sick nodes are not noticed",
+    ("kueue.x-k8s.io", "workloads"): "why a queue holds a job back is not told",
+}
+"""What is lost without rights that jobs can do without."""
 
 _WHY = "no job starts, and none that runs is followed, until it works again; pods that run go on"
 
@@ -135,10 +141,11 @@ def check_rights(snapshot: Snapshot) -> Iterator[Finding]:
             missing = find_missing(snapshot, account, home, needed, where)
             if not missing:
                 continue
-            level = warning if missing == [_NODES] else error
+            lost = [_LOST_WITHOUT.get((right.group, right.resource), "") for right in missing]
+            level = warning if all(lost) else error
             yield level(
                 f"ServiceAccount {home}/{account}: lacks {', '.join(map(str, missing))}"
                 f"{f' in the namespace {where}' if where else ''}",
-                "jobs are Blocked with the reason Forbidden" if level is error else "sick nodes are not noticed",
+                "jobs are Blocked with the reason Forbidden" if level is error else "; ".join(dict.fromkeys(lost)),
                 "apply deploy/kustomize/base/rbac.yaml (or components/namespaced) of the operator's release again",
             )
