@@ -16,6 +16,7 @@ REPORT ?= runs/gpu-report
 REPORT_ARGS ?=
 CHAOS_ARGS ?=
 CHAOS_SECONDS ?= 3600
+QUEUE_ARGS ?=
 WALK_ARGS ?=
 DOCTOR_ARGS ?=
 RELEASE_ARGS ?=
@@ -132,6 +133,9 @@ chaos: setup ## Faults on a cluster of one node, at seeded moments of real jobs 
 
 chaos-quiet: setup ## Healthy jobs with a slow disk, a slow API server and busy processors: no restart (CHAOS_ARGS="--runs 10")
 	@$(BIN)/python tests/chaos/quiet.py $(CHAOS_ARGS)
+
+test-queue: setup ## The real Kueue preempts real jobs on a cluster of one node; two operators and their Lease (QUEUE_ARGS="--only victim")
+	@$(BIN)/python tests/queue/run.py $(QUEUE_ARGS)
 
 dashboards: setup ## Draw the dashboards' panels from what a real Prometheus answers to docs/images (2 minutes; apt-get install prometheus)
 	@PYTHONPATH=operator:trainer:tools:tools/local_cluster:tests/support $(BIN)/python tools/draw_dashboards.py

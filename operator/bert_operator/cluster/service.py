@@ -22,6 +22,7 @@ from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LogReader
 from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.node_reader import NodeReader
+from bert_operator.cluster.priority_booster import PriorityBooster
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.recorder import EventRecorder
 from bert_operator.cluster.reflector import Reflector
@@ -82,6 +83,9 @@ class _Service:
             sees_nodes = not self._settings.namespaces
             self._node_reader = NodeReader(api, self._index, self._enqueue, is_allowed=sees_nodes)
             self._workload_reader = WorkloadReader(api, self._index, self._enqueue)
+            boost = self._settings.priority_boost
+            after_s = boost.after_seconds if boost is not None else ()
+            self._booster = PriorityBooster(api, self._index, self._log_reader.latest, after_s) if after_s else None
             reconciler = Reconciler(
                 api,
                 self._index,
@@ -132,6 +136,7 @@ class _Service:
             self._log_reader.run(),
             self._node_reader.run(),
             self._workload_reader.run(),
+            *([self._booster.run()] if self._booster is not None else []),
             *(reflector.run() for reflector in self._reflectors),
         ]
         tasks = [asyncio.create_task(part) for part in parts]

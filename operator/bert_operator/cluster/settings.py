@@ -44,6 +44,22 @@ _MAX_VALUES = 100_000
 _MAX_DEPTH = 50
 
 
+class PriorityBoost(BaseModel):
+    """How running jobs with unsaved work are spared by Kueue (``state.priority_boost``)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True)
+
+    after_seconds: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1, max_length=9)]
+    """Ages of unsaved work, ascending: each that is reached adds 1 to the priority."""
+
+    @field_validator("after_seconds")
+    @classmethod
+    def _ascending(cls, ages_s: tuple[float, ...]) -> tuple[float, ...]:
+        if list(ages_s) != sorted(set(ages_s)):
+            raise ValueError(f"got {list(ages_s)}; allowed: ascending, each once; next: sort them")
+        return ages_s
+
+
 class Settings(BaseModel):
     """A YAML file, mounted from a ConfigMap; every field may be left out."""
 
@@ -77,6 +93,11 @@ class Settings(BaseModel):
     profile_namespaces: dict[str, tuple[Namespace, ...]] = {}
     """Namespaces in which a profile may be used, by its name; what it grants is granted there alone. A profile that is
     not named here may be used in all. Where the default one may not be used, jobs that name none get none."""
+    priority_boost: PriorityBoost | None = None
+    """Whether Kueue is told which running jobs have work that is not saved: ``afterSeconds``, up to nine ascending
+    ages, each of which adds 1 to a job's priority until its next checkpoint. Priority classes have to lie farther apart
+    than there are ages. Default: no. Needs Kueue's feature gate PriorityBoost (alpha) and the right to patch Workloads
+    (``components/priority-boost``)."""
     limits: Limits = Limits()
     """What jobs may ask. Default: whatever the cluster lets them."""
     workers: Annotated[int, Field(ge=1, le=64)] = 8

@@ -17,6 +17,7 @@ from bert_operator.api.schema.conditions import BlockerReason, Reason
 from bert_operator.api.schema.status import MAX_FLAVORS, QueueStatus
 from bert_operator.names import JobRef
 from bert_operator.state.observed import Blocker, Finding
+from bert_operator.state.priority_boost import BOOST_ANNOTATION
 
 Document = Mapping[str, Any]
 
@@ -62,6 +63,7 @@ _REMEDIES = (
     ),
 )
 _GENERAL_REMEDY = "kubectl -n {namespace} describe workload {workload}"
+_INTEGER = re.compile(r"[-+]?[0-9]{1,10}")
 _PREEMPTOR = re.compile(r"JobUID: ([^)\s]+)\)")
 _WHY_PREEMPTED = re.compile(r"due to ([^;]+)")
 
@@ -91,6 +93,8 @@ class WorkloadSummary(NamedTuple):
     """Until when it is not looked at again after an eviction, RFC 3339; empty: any time."""
     evictions: int
     """How often it was put back into the queue because its pods did not get ready."""
+    boost: int = 0
+    """What is added to its priority (``state.priority_boost``); 0 where the annotation is no number."""
 
     @property
     def preemptor(self) -> str:
@@ -127,6 +131,7 @@ def read_workload(body: Document) -> WorkloadSummary:
         ),
         retried_at=_name(requeued.get("requeueAt")),
         evictions=count if isinstance(count, int) else 0,
+        boost=_number(_mapping(_mapping(body.get("metadata")).get("annotations")).get(BOOST_ANNOTATION)),
     )
 
 
@@ -237,6 +242,10 @@ def _told(conditions: Mapping[str, Document], kind: str, status: str) -> tuple[s
     if condition.get("status") != status:
         return "", ""
     return _name(condition.get("reason")), _note(condition.get("message"))
+
+
+def _number(value: Any) -> int:
+    return int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else 0
 
 
 def _name(value: Any) -> str:

@@ -1,0 +1,172 @@
+"""``make test-queue``: the real Kueue preempts real jobs on a cluster of one node; none may show it at its end.
+
+Two queues share a quota for one job at a time. A job of one pod and one of two workers are each preempted at a drawn
+step and go on; then again while the operator is killed, its Lease stolen or the API server down in the middle of it. Of
+two running jobs the one that has just saved must be the victim. And the second operator takes over, from one that is
+killed with its pod and from one that leaves. Needs root and what ``tools/node_packages.sh`` installs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+FOLDERS = ("tools/local_cluster", "tests/support", "tests/chaos", "tests/queue")
+sys.path[:0] = [str(HERE.parents[1] / name) for name in FOLDERS]
+
+from bench import Bench, chaos_job, folder_of, outcome_of, prepare_bench  # noqa: E402 - after the path
+from job_watch import JobWatch, surviving  # noqa: E402
+from leaders import kill_leader, polite_takeover, steal_lease, takeover  # noqa: E402
+from stories import TRAINING, URGENT, Expected, Preempted, tell_preemption  # noqa: E402
+from victims import tell_victim  # noqa: E402
+
+from job_cluster import JobCluster, running_cluster  # noqa: E402
+from kueue import Kueue, cluster_queue, flavor, local_queue, workload_priority  # noqa: E402
+from node import missing_tools  # noqa: E402
+from real_jobs import RealJob  # noqa: E402
+
+PODS = 3
+"""Of a job with two workers: the quota."""
+ROOM = {"cpu": "100", "memory": "200Gi"}
+"""Whatever pods ask for has to be covered; what limits here is their number."""
+API_SERVER_AWAY_S = 15.0
+SETTINGS = {"priorityBoost": {"afterSeconds": [5, 15, 30]}}
+
+
+def main(words: Sequence[str]) -> int:
+    """Run all stories; 0 where every one ended as it had to."""
+    parser = argparse.ArgumentParser(prog="test-queue", description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1, help="of the steps at which jobs are preempted (default: 1)")
+    parser.add_argument("--output", type=Path, default=Path("runs/chaos"), help="folder that keeps the dataset")
+    parser.add_argument("--only", help="only the stories whose name has this in it")
+    arguments = parser.parse_args(words)
+    missing = "unset KUBECONFIG, this needs a node of its own" if os.environ.get("KUBECONFIG") else missing_tools()
+    if missing:
+        print(f"test-queue: {missing}", file=sys.stderr)
+        return 2
+    # By default SIGTERM ends Python at once, and a whole cluster would be left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    folder = Path(tempfile.mkdtemp(prefix="bert-queue-"))
+    try:
+        with running_cluster(folder / "node") as cluster:
+            return _Stories(cluster, folder, arguments).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Stories:
+    """What is told on one cluster, one after the other."""
+
+    def __init__(self, cluster: JobCluster, folder: Path, arguments: argparse.Namespace) -> None:
+        self._cluster, self._arguments = cluster, arguments
+        self._drawn = random.Random(arguments.seed)  # noqa: S311 - a test's moment, no secret
+        cluster.install_operator(folder / "overlay", SETTINGS, replicas=2)
+        self._bench = prepare_bench(cluster, arguments.output / "dataset")
+
+    def run(self) -> int:
+        """Tell all; 0 where nothing was found."""
+        bench, cluster = self._bench, self._cluster
+        expected = {2: Expected(bench.expected_ledger, bench.expected_outcome), 1: _undisturbed_alone(bench)}
+        away = _away(cluster)
+        told, findings = list[Preempted](), list[str]()
+        with _queues(cluster, bench.namespace.name):
+            for name, workers, disturb in (
+                ("two-workers", 2, _nothing),
+                ("one-pod", 1, _nothing),
+                ("operator-killed", 2, lambda: kill_leader(cluster)),
+                ("lease-stolen", 2, lambda: steal_lease(cluster)),
+                ("api-server-away", 2, away),
+            ):
+                if self._is_asked_for(name):
+                    step = self._drawn.randrange(20, 120)
+                    told.append(
+                        tell_preemption(
+                            bench, expected[workers], name, workers=workers, after_steps=step, disturb=disturb
+                        )
+                    )
+                    _say(told[-1])
+            if self._is_asked_for("victim"):
+                findings += filter(None, [tell_victim(bench, queue=TRAINING, pods=PODS, boost=2)])
+                print(f"--- victim: {findings or 'the one that had just saved'}", flush=True)
+        taken = takeover(cluster), polite_takeover(cluster)
+        findings += [finding for story in told for finding in story.findings]
+        print(_last_line(told, not any("gave way" in finding for finding in findings), *taken), flush=True)
+        lost = sum(story.lost_samples + story.doubled_samples for story in told)
+        return 1 if findings or lost else 0
+
+    def _is_asked_for(self, name: str) -> bool:
+        return self._arguments.only is None or self._arguments.only in name
+
+
+def _undisturbed_alone(bench: Bench) -> Expected:
+    """Run the job of one pod to its end, with no queue."""
+    bench.namespace.apply(chaos_job("undisturbed-alone", workers=1))
+    job = RealJob(bench.namespace, "undisturbed-alone")
+    with JobWatch(folder_of(job)) as watch:
+        job.wait_phase("Succeeded", timeout_s=400)
+    return Expected(surviving(watch.lines), outcome_of(job, folder_of(job)))
+
+
+@contextmanager
+def _queues(cluster: JobCluster, namespace: str) -> Iterator[None]:
+    """Start Kueue, with two queues that share the quota of one job."""
+    assert cluster.node is not None
+    with Kueue(cluster.node, feature_gates={"PriorityBoost": True}):
+        for document in (
+            flavor("default"),
+            cluster_queue(TRAINING, {**ROOM, "pods": str(PODS)}, flavor="default"),
+            local_queue(TRAINING, namespace, cluster_queue=TRAINING),
+            local_queue(URGENT, namespace, cluster_queue=TRAINING),
+            workload_priority(URGENT, 1000),
+        ):
+            cluster.node.api.create(document).expect()
+        yield
+
+
+def _away(cluster: JobCluster) -> Callable[[], None]:
+    node = cluster.node
+    assert node is not None
+
+    def stop_for_a_while() -> None:
+        node.api_server.kill()
+        time.sleep(API_SERVER_AWAY_S)  # the fault itself
+        node.api_server.start()
+
+    return stop_for_a_while
+
+
+def _nothing() -> None:
+    """Disturb nothing."""
+
+
+def _say(story: Preempted) -> None:
+    print(
+        f"--- {story.story}: preempted at step {story.step}, a step again {story.resume_s:.1f} s after its admission, "
+        f"{story.lost_steps} steps again {list(story.findings) or ''}",
+        flush=True,
+    )
+
+
+def _last_line(told: Sequence[Preempted], is_victim_right: bool, takeover_s: float, polite_s: float) -> str:
+    resumed = [story for story in told if not story.findings]
+    slowest_s = max((story.resume_s for story in told), default=0.0)
+    return (
+        f"queue: preempted={len(told)} resumed={len(resumed)} resume_s={slowest_s:.1f} "
+        f"lost_steps={sum(story.lost_steps for story in told)} "
+        f"doubled_samples={sum(story.lost_samples + story.doubled_samples for story in told)} "
+        f"boost_victim_ok={str(is_victim_right).lower()} takeover_s={takeover_s:.1f} polite_takeover_s={polite_s:.1f}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
