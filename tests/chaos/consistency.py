@@ -35,6 +35,8 @@ class Truth:
     """Stage and steps of it that had been trained when the fault was over."""
     children: int = 0
     """How many have not ended."""
+    leaving: int = 0
+    """Pods that are left, where no child is: the next one waits for them."""
 
 
 def inconsistency(status: Json, truth: Truth, stages: Sequence[str]) -> str:
@@ -44,8 +46,8 @@ def inconsistency(status: Json, truth: Truth, stages: Sequence[str]) -> str:
         return f"{truth.children} children have not ended"
     if truth.attempt == 0:
         # The last child's end may stand in the status a moment before its object says so, not the other way round.
-        waits = phase == "Stopped" or status.get("reason") == "BackingOff"
-        return "" if phase in ENDED or waits else f"no child is left, and the phase is {phase}"
+        waits = phase == "Stopped" or status.get("reason") == "BackingOff" or (phase == "Pending" and truth.leaving)
+        return "" if phase in ENDED or waits else f"no child is left, and the phase is {phase} ({status.get('reason')})"
     if attempt != truth.attempt:
         return f"attempt {truth.attempt} is the newest child's, and the status says {attempt}"
     if not truth.is_running:
@@ -97,9 +99,12 @@ def look(job: RealJob, last_step: tuple[str, int] = ("", 0)) -> Truth:
     """
     children = [child for child in find_children(job) if not has_ended(child)]
     newest = max(children, key=attempt_of, default=None)
+    pods = job.namespace.list("pods")
     if newest is None:
-        return Truth(0, is_running=False)
-    pods = [pod for pod in job.namespace.list("pods") if _is_main(pod, newest["metadata"]["name"])]
+        of_job = [pod for pod in pods if str(pod["metadata"]["name"]).startswith(f"{job.name}-a")]
+        left = [pod for pod in of_job if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+        return Truth(0, is_running=False, leaving=len(left))
+    pods = [pod for pod in pods if _is_main(pod, newest["metadata"]["name"])]
     is_running = any(_is_running(pod) for pod in pods)
     return Truth(attempt_of(newest), is_running=is_running, step=last_step, children=len(children))
 

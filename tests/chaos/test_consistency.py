@@ -32,6 +32,7 @@ BLOCKED = {"type": "Blocked", "status": "True", "reason": "PodNotReady", "messag
         ({**RUNNING, "phase": "Stopped"}, Truth(0, False), ""),
         ({**RUNNING, "phase": "Pending", "reason": "BackingOff"}, Truth(0, False), ""),
         ({**RUNNING, "phase": "Pending", "reason": "RetryingAtOnce"}, Truth(0, False), "the phase is Pending"),
+        ({**RUNNING, "phase": "Pending", "reason": "RetryingAtOnce"}, Truth(0, False, leaving=1), ""),
         ({}, Truth(0, False), "no child is left, and the phase is None"),
     ],
 )
