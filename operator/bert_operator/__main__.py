@@ -121,6 +121,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="watch only this namespace (repeatable); default: those of the settings, else all",
     )
+    run.add_argument(
+        "--lease",
+        metavar="NAME",
+        help="work only while holding this Lease of the own namespace, and stand by otherwise; for several replicas",
+    )
     run.add_argument("--http-port", type=int, metavar="PORT", help="for /metrics, /healthz and /readyz")
     add_verbs(commands, is_operator=True)
     return parser
@@ -169,6 +174,8 @@ def _run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.settings)
     if arguments.namespace:
         settings = settings.model_copy(update={"namespaces": tuple(arguments.namespace)})
+    if arguments.lease is not None:
+        settings = settings.model_copy(update={"lease": arguments.lease})
     if arguments.http_port is not None:
         settings = settings.model_copy(update={"http_port": arguments.http_port})
     run_operator(settings)

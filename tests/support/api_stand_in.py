@@ -106,13 +106,20 @@ class ApiStandIn(Served):
                 return 201, self.cluster.create(path, body)
             case "PATCH":
                 is_status = path.endswith("/status")
-                return 200, self.cluster.patch(path, body) if is_status else self.update(path, body)
+                return 200, self.cluster.patch(path, body) if is_status else self._merge(path, body)
             case "DELETE":
                 deleted = self.cluster.delete(path, uid=body["preconditions"]["uid"])
                 self.cluster.collect_garbage()
                 return 200, deleted
         found = self.cluster.get(path)
         return (200, found) if "items" not in found else self._cut(found["items"], request)
+
+    def _merge(self, path: str, change: Document) -> Document:
+        """Merge into an object, of that version only."""
+        metadata = change.get("metadata") or {}
+        if metadata.get("resourceVersion") not in (None, self.cluster.get(path)["metadata"]["resourceVersion"]):
+            raise ApiError(409, "Conflict", f"{path} has been modified")
+        return self.update(path, {key: part for key, part in change.items() if key != "metadata"})
 
     def _cut(self, items: list[Document], request: web.BaseRequest) -> tuple[int, Document]:
         """Return one page of a list."""

@@ -231,6 +231,10 @@ class Index:
         """Return all jobs."""
         return list(self._jobs)
 
+    def all_refs(self) -> set[JobRef]:
+        """Return all jobs, and those that are gone and have left children behind."""
+        return {*self._jobs, *self._children, *self._orphans}
+
     def children(self, ref: JobRef) -> Sequence[ChildSummary]:
         """Return the children with a job's name in their labels, whoever owns them."""
         return list(self._children.get(ref, {}).values())

@@ -50,7 +50,15 @@ JOB_FIGURES = {
 """Numbers of the trainer's progress line that become ``bert_operator_job_NAME``: unit and sentence. No other does."""
 
 METRICS = {
-    "bert_operator_jobs": Described("gauge", ("phase",), "", "Jobs, by phase."),
+    "bert_operator_leader": Described(
+        "gauge", (), "", "1 where this replica works, and may write; 0 while another one does, or none."
+    ),
+    "bert_operator_jobs": Described(
+        "gauge",
+        ("phase",),
+        "",
+        "Jobs, by phase; only the replica that works serves it, and the figures of single jobs.",
+    ),
     "bert_operator_reconciles_total": Described("counter", ("result",), "", "Reconciles; result is done or failed."),
     "bert_operator_reconcile_seconds": Described(
         "histogram", (), "seconds", "Seconds per reconcile.", (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)

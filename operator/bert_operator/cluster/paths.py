@@ -10,6 +10,7 @@ _RESOURCES = {
     "ConfigMap": ("api/v1", "configmaps"),
     "Event": ("api/v1", "events"),
     "Job": ("apis/batch/v1", "jobs"),
+    "Lease": ("apis/coordination.k8s.io/v1", "leases"),
     "MPIJob": ("apis/kubeflow.org/v2beta1", "mpijobs"),
     "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
     "Node": ("api/v1", "nodes"),

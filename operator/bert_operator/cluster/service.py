@@ -1,27 +1,35 @@
 """The operator process: wires its parts together and runs them until SIGTERM or Ctrl-C.
 
 Watches fill the index and queue jobs; workers take them from the queue and reconcile them; the resync compares; Events
-are written in the background. One replica; it may be killed at any moment and started anywhere else.
+are written in the background. It may be killed at any moment and started anywhere else. Of several replicas, the one
+that holds the Lease works; the others watch and compare like it, so that they know everything when their turn comes,
+and do nothing that writes, nor read logs and nodes. Who loses the Lease ends: what a process remembers of its own
+writes is worth nothing once another one has written, and a restart forgets all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 import uvloop
+from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import ConfigException
 
 from bert_operator.api.crd import PLURAL
 from bert_operator.cluster.client import ApiClient, ApiError, load_configuration
 from bert_operator.cluster.health import Health, serve_http
 from bert_operator.cluster.index import Index
+from bert_operator.cluster.lease import Lease, find_own_namespace, make_identity
 from bert_operator.cluster.log_reader import LogReader
 from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.node_reader import NodeReader
+from bert_operator.cluster.permit import Permit
 from bert_operator.cluster.priority_booster import PriorityBooster
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.recorder import EventRecorder
@@ -66,6 +74,13 @@ class _Service:
         self._index = Index()
         self._metrics = Metrics()
         self._ready = asyncio.Event()
+        self._synced = asyncio.Event()
+        """Set once the initial lists of children are complete."""
+        self._leading = asyncio.Event()
+        if settings.lease is None:
+            self._leading.set()
+        self._permit = Permit(math.inf if settings.lease is None else -math.inf)
+        self._lease: Lease | None = None
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -76,7 +91,9 @@ class _Service:
             raise OperatorError(
                 f"No cluster is configured ({error})", hint="run the operator in a pod, or set KUBECONFIG"
             ) from error
-        async with ApiClient(configuration) as api:
+        async with AsyncExitStack() as clients:
+            api = await clients.enter_async_context(ApiClient(configuration, self._permit))
+            self._lease = await self._make_lease(configuration, clients)
             self._recorder = EventRecorder(api, self._metrics)
             self._log_reader = LogReader(api, self._index, self._enqueue, self._metrics)
             # A binding in a namespace grants nothing about nodes: no request that can only be refused.
@@ -97,7 +114,7 @@ class _Service:
                 clock=api.now_s,
             )
             self._queue = WorkQueue(reconciler.reconcile, self._metrics)
-            self._resyncer = Resyncer(api, self._index, self._settings, self._queue.add, self._metrics.resynced)
+            self._resyncer = Resyncer(api, self._index, self._settings, self._enqueue, self._metrics.resynced)
             self._reflectors = list(self._make_reflectors(api))
             self._register_gauges()
             health = Health(self._watch_lags_s, self._queue.oldest_s, self._ready.is_set, self._settings)
@@ -108,8 +125,18 @@ class _Service:
             finally:
                 await http.cleanup()
 
+    async def _make_lease(self, configuration: Configuration, clients: AsyncExitStack) -> Lease | None:
+        """Return the Lease, with a client of its own; None where there is no election."""
+        if self._settings.lease is None:
+            return None
+        namespace = find_own_namespace()
+        api = await clients.enter_async_context(ApiClient(configuration))
+        return Lease(api, self._permit, namespace, self._settings.lease, make_identity())
+
     def _enqueue(self, ref: JobRef) -> None:
-        self._queue.add(ref)
+        # On a standby nobody would take it out again. All jobs are queued when it begins to lead.
+        if self._leading.is_set():
+            self._queue.add(ref)
 
     def _make_reflectors(self, api: ApiClient) -> Iterator[Reflector]:
         for namespace in self._settings.namespaces or ("",):
@@ -121,7 +148,7 @@ class _Service:
                     self._index,
                     kind,
                     namespace,
-                    self._queue.add,
+                    self._enqueue,
                     self._metrics.watched,
                     silence_s=self._settings.watch_silence_seconds,
                     **is_ours,
@@ -132,16 +159,14 @@ class _Service:
         parts = [
             self._stop.wait(),
             self._run_in_order(api),
-            self._recorder.run(),
-            self._log_reader.run(),
-            self._node_reader.run(),
-            self._workload_reader.run(),
-            *([self._booster.run()] if self._booster is not None else []),
+            self._work(),
+            *([] if self._lease is None else [self._lead(self._lease)]),
             *(reflector.run() for reflector in self._reflectors),
         ]
         tasks = [asyncio.create_task(part) for part in parts]
         try:
-            # One part that fails ends the process: Kubernetes restarts it, and a restart loses nothing.
+            # One part that fails ends the process, and so does the loss of the Lease: Kubernetes restarts it, and a
+            # restart loses nothing.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -151,22 +176,49 @@ class _Service:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run_in_order(self, api: ApiClient) -> None:
-        """Reconcile no job before the initial lists of children are complete; get ready once all jobs are known too.
-
-        A job that is reconciled before its children are known looks as if its child was lost.
-        """
+        """Watch jobs once the initial lists of children are complete; get ready once all jobs are known too."""
         await self._wait_for_own_api(api)
         for reflector in self._reflectors:
             await reflector.synced.wait()
+        self._synced.set()
         kopf_is_up = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._queue.run(self._settings.workers))
             tasks.create_task(self._become_ready(kopf_is_up))
             await self._watch_jobs(api, kopf_is_up)
 
+    async def _lead(self, lease: Lease) -> None:
+        """Wait for the Lease, lead while it is held, and give it back when the process ends. Raises LeaseLost."""
+        # Whoever leads shall be able to work: one that is still starting would only keep others from it.
+        await self._synced.wait()
+        try:
+            await lease.acquire()
+            self._leading.set()
+            for ref in self._index.all_refs():
+                self._queue.add(ref)
+            await lease.keep()
+        finally:
+            await lease.release()
+
+    async def _work(self) -> None:
+        """Do everything that writes, and what only that needs, once it is this process's turn.
+
+        No job is reconciled before the initial lists of children are complete: one whose children are not known looks
+        as if its child was lost.
+        """
+        await self._synced.wait()
+        await self._leading.wait()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._queue.run(self._settings.workers))
+            tasks.create_task(self._recorder.run())
+            tasks.create_task(self._log_reader.run())
+            tasks.create_task(self._node_reader.run())
+            tasks.create_task(self._workload_reader.run())
+            if self._booster is not None:
+                tasks.create_task(self._booster.run())
+
     async def _watch_jobs(self, api: ApiClient, kopf_is_up: asyncio.Event) -> None:
         """Run kopf until the process gets a signal; while it is down, the resync delivers what its watch would."""
-        registry = build_registry(self._index, self._queue.add, self._note_delivery)
+        registry = build_registry(self._index, self._enqueue, self._note_delivery)
         pauses = iter(EndlessBackOffs())
         while not self._stop.is_set():
             began_s, why = time.monotonic(), "it ended"
@@ -197,6 +249,9 @@ class _Service:
                 pause_s = next(pauses)
                 _log.warning("Not ready yet (%s); retrying in %.1f s", error, pause_s)
             await asyncio.sleep(pause_s)
+        if self._lease is not None:
+            # One that may not look at it would never work, and must not count as a replica that can take over.
+            await self._lease.seen.wait()
         self._ready.set()
         await self._resyncer.run()
 
@@ -212,6 +267,8 @@ class _Service:
             # Twice: a stream that is silent for once this time is reopened, and gets as long again.
             silent_s = reflector.silent_s - 2 * self._settings.watch_silence_seconds
             lags[reflector.kind] = max(lags.get(reflector.kind, 0.0), silent_s)
+        if self._lease is not None:
+            lags["Lease"] = self._lease.lag_s
         return lags
 
     async def _wait_for_own_api(self, api: ApiClient) -> None:
@@ -234,11 +291,13 @@ class _Service:
             "bert_operator_queue_depth": lambda: {"": self._queue.depth},
             "bert_operator_queue_oldest_seconds": lambda: {"": self._queue.oldest_s()},
             "bert_operator_known_objects": self._index.count,
-            "bert_operator_jobs": self._index.count_phases,
+            # Of the leader alone: with those of the standbys every job would be counted twice.
+            "bert_operator_jobs": lambda: self._index.count_phases() if self._leading.is_set() else {},
+            "bert_operator_leader": lambda: {"": float(self._permit.holds())},
         }
         for name, read in views.items():
             self._metrics.add_view(name, read)
-        self._metrics.add_job_views(self._index.series, time.time)
+        self._metrics.add_job_views(lambda: self._index.series() if self._leading.is_set() else (), time.time)
 
 
 async def _is_served(api: ApiClient, path: str, resource: str) -> bool:

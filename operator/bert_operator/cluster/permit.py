@@ -1,0 +1,88 @@
+"""Until when this process may write to the cluster: always, or for as long as it surely holds its Lease.
+
+The one place where that is decided; the client asks here before every write. Who extends it, and why that is safe, is
+in ``lease``. What is and what is not promised:
+
+* No write is begun after the deadline. The client looks twice: before it asks for a connection, and in the very step
+  that hands the request's body to the kernel, since a process may be stopped, or a handshake take long, in between.
+* A write that is under way at the deadline is given up, and its connection closed. What the API server has read by then
+  it may still carry out, and what the kernel has taken may still arrive: the seconds that the Lease lasts longer than
+  the permit are for that, and no more can be promised by a client.
+* The clock goes on while the machine sleeps. It may stand still with a virtual machine that is paused; then up to
+  one permit's length of writes may follow.
+
+Nothing depends on this for being right: names, uids and resource versions refuse what comes too late (reconciler).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class NoPermit(Exception):
+    """This process may not write, or not any more."""
+
+
+def now_s() -> float:
+    """Return seconds since any moment, the machine's sleep included: others count on while this one does not run."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Permit:
+    """A deadline, and the writes that it ends."""
+
+    def __init__(self, until_s: float = math.inf) -> None:
+        """until_s: by ``now_s``; by default there is no end."""
+        self._until_s = until_s
+        self._under_way: set[asyncio.Timeout] = set()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until it ends; negative once it has."""
+        return self._until_s - now_s()
+
+    def holds(self) -> bool:
+        """Return whether this process may write now."""
+        return self.left_s > 0
+
+    def check(self) -> None:
+        """Raise NoPermit where this process may not write."""
+        if not self.holds():
+            raise NoPermit("this operator does not hold its Lease, and writes nothing")
+
+    def extend(self, until_s: float) -> None:
+        """Set another end; writes under way have until then as well."""
+        self._until_s = until_s
+        self._limit_all()
+
+    def end(self) -> None:
+        """End it now, and give up what is under way."""
+        self.extend(-math.inf)
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
+        """Let a write go on until the permit ends, however often that is put off meanwhile. Raises NoPermit."""
+        self.check()
+        try:
+            async with asyncio.timeout_at(self._limit_s()) as limit:
+                self._under_way.add(limit)
+                try:
+                    yield
+                finally:
+                    self._under_way.discard(limit)
+        except TimeoutError as late:
+            raise NoPermit("this operator lost its Lease while it wrote") from late
+
+    def _limit_all(self) -> None:
+        for limit in self._under_way:
+            # One that is being cancelled cannot be put off any more.
+            if not limit.expired():
+                limit.reschedule(self._limit_s())
+
+    def _limit_s(self) -> float | None:
+        """Return the end on the loop's clock."""
+        return None if self._until_s == math.inf else asyncio.get_running_loop().time() + max(0.0, self.left_s)
