@@ -80,9 +80,12 @@ def wait_consistent(scene: Scene) -> float:
 
     def is_right() -> bool:
         nonlocal wrong
-        # Of the step that was trained a child tells that began since then only once it gets there.
-        is_same = newest_uid(scene.job) == runs
-        wrong = inconsistency(scene.job.status(), look(scene.job, last_step if is_same else ("", 0)), stages)
+        try:
+            # Of the step that was trained a child tells that began since then only once it gets there.
+            is_same = newest_uid(scene.job) == runs
+            wrong = inconsistency(scene.job.status(), look(scene.job, last_step if is_same else ("", 0)), stages)
+        except AssertionError as refused:  # by an API server that has just started: 429
+            wrong = str(refused)
         return not wrong
 
     try:

@@ -108,7 +108,7 @@ def test_every_release_of_kubernetes_accepts_it(values: Json) -> None:
 
 
 def test_kustomize_makes_the_same_objects(tmp_path: Path) -> None:
-    ours = normalise(with_components(tmp_path, "network-policy", "monitoring", "disruption-budget"))
+    ours = normalise(with_components(tmp_path, "network-policy", "monitoring"))
     helms = normalise(parse(helm_template(values=EVERYTHING)))
     assert set(helms) == set(ours)
     for name, document in ours.items():

@@ -95,7 +95,9 @@ def test_in_namespaced_mode_rights_and_operator_mean_the_same_namespace(tmp_path
     switch_on(tree / "overlays/single-node", "namespaced")
     documents = parse(kustomize(tree / "overlays/single-node"))
     assert names(documents, "ClusterRoleBinding") == set()
-    (binding,) = (item for item in documents if item["kind"] == "RoleBinding")
+    bindings = {item["metadata"]["name"]: item for item in documents if item["kind"] == "RoleBinding"}
+    assert bindings.keys() == {"bert-operator", "bert-operator-lease"}
+    binding = bindings["bert-operator"]
     (deployment,) = (item for item in documents if item["kind"] == "Deployment")
     arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     assert arguments[-2:] == ["--namespace", binding["metadata"]["namespace"]]

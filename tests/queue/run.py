@@ -70,7 +70,7 @@ class _Stories:
     def __init__(self, cluster: JobCluster, folder: Path, arguments: argparse.Namespace) -> None:
         self._cluster, self._arguments = cluster, arguments
         self._drawn = random.Random(arguments.seed)  # noqa: S311 - a test's moment, no secret
-        cluster.install_operator(folder / "overlay", SETTINGS, replicas=2)
+        cluster.install_operator(folder / "overlay", SETTINGS, components=["priority-boost"])
         self._bench = prepare_bench(cluster, arguments.output / "dataset")
 
     def run(self) -> int:
@@ -91,7 +91,13 @@ class _Stories:
                     step = self._drawn.randrange(20, 120)
                     told.append(
                         tell_preemption(
-                            bench, expected[workers], name, workers=workers, after_steps=step, disturb=disturb
+                            bench,
+                            expected[workers],
+                            name,
+                            workers=workers,
+                            quota=PODS,
+                            after_steps=step,
+                            disturb=disturb,
                         )
                     )
                     _say(told[-1])
@@ -164,7 +170,7 @@ def _last_line(told: Sequence[Preempted], is_victim_right: bool, takeover_s: flo
         f"queue: preempted={len(told)} resumed={len(resumed)} resume_s={slowest_s:.1f} "
         f"lost_steps={sum(story.lost_steps for story in told)} "
         f"doubled_samples={sum(story.lost_samples + story.doubled_samples for story in told)} "
-        f"boost_victim_ok={str(is_victim_right).lower()} takeover_s={takeover_s:.1f} polite_takeover_s={polite_s:.1f}"
+        f"boost_victim_ok={is_victim_right} takeover_s={takeover_s:.1f} polite_takeover_s={polite_s:.1f}"
     )
 
 

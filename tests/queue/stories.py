@@ -95,6 +95,7 @@ def tell_preemption(
     story: str,
     *,
     workers: int,
+    quota: int,
     after_steps: int,
     disturb: Callable[[], None] = lambda: None,
 ) -> Preempted:
@@ -105,6 +106,7 @@ def tell_preemption(
         expected: Of the run that nothing happened to, with as many ranks.
         story: Name of the job.
         workers: Of the job: one pod, or an MPIJob.
+        quota: Pods that there is room for.
         after_steps: When the urgent one comes.
         disturb: Called once the job has been told to stop.
     """
@@ -113,7 +115,8 @@ def tell_preemption(
     job, findings = RealJob(namespace, story), list[str]()
     with JobWatch(folder_of(job)) as watch, _Runs(job) as runs:
         wait_until(lambda: watch.reached >= after_steps, ENDS_S, partial(_progress, job, watch), every_s=0.05)
-        with urgent_job(namespace, bench.cluster.trainer_image) as urgent:
+        # All of the quota: beside a job of one pod there is room for others.
+        with urgent_job(namespace, bench.cluster.trainer_image, pods=quota) as urgent:
             wait_until(lambda: is_evicted(job), GOES_S, lambda: f"{story} to be preempted", every_s=0.1)
             step = watch.reached
             disturb()

@@ -36,6 +36,7 @@ PLURALS = {
     "Deployment": "deployments", "EndpointSlice": "endpointslices", "Event": "events", "Lease": "leases",
     "BertPretrainJob": "bertpretrainjobs", "LocalQueue": "localqueues", "Namespace": "namespaces", "Node": "nodes",
     "PersistentVolumeClaim": "persistentvolumeclaims", "Pod": "pods", "ResourceQuota": "resourcequotas",
+    "Role": "roles", "RoleBinding": "rolebindings",
     "Service": "services", "ServiceAccount": "serviceaccounts", "StorageClass": "storageclasses",
     "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
 }  # fmt: skip

@@ -98,8 +98,10 @@ def copy_tree(target: Path, part: str = "") -> Path:
 
 def switch_on(folder: Path, *components: str) -> None:
     """Uncomment components in a kustomization, as its comments invite people to do."""
+    file = folder / "kustomization.yaml"
     for name in components:
-        _edit(folder / "kustomization.yaml", rf"^#( +- \S*components/{name})\b", r"\1", f"component {name}")
+        if not re.search(rf"^ +- \S*components/{name}\b", file.read_text(), re.MULTILINE):
+            _edit(file, rf"^#( +- \S*components/{name})\b", r"\1", f"component {name}")
 
 
 def take_out(folder: Path, patch: str) -> None:

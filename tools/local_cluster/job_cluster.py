@@ -17,7 +17,7 @@ import os
 import secrets
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,14 +89,23 @@ class JobCluster:
         import_images(self.node, f"trainer-{mpi}")
         return f"bert-operator.test/trainer-{mpi}:dev"
 
-    def install_operator(self, folder: Path, settings: Json | None = None) -> None:
-        """Install CRD, rights and operator as they are shipped, and wait until it is ready; folder: to write into."""
+    def install_operator(
+        self, folder: Path, settings: Json | None = None, *, components: Sequence[str] = ("one-replica",)
+    ) -> None:
+        """Install CRD, rights and operator as they are shipped, and wait until it is ready.
+
+        Args:
+            folder: To write into.
+            settings: Of the operator, beside the image of the trainer.
+            components: Of deploy/kustomize; by default those of the overlay for one node.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         name, _, tag = self.operator_image.rpartition(":")
         text = yaml.safe_dump({"trainerImage": self.trainer_image, "jobNetworkPolicy": True, **(settings or {})})
         patch = [{"op": "replace", "path": "/data/settings.yaml", "value": text}]
         overlay = {
             "resources": [os.path.relpath(ROOT / "deploy/kustomize/base", folder)],
+            "components": [os.path.relpath(ROOT / "deploy/kustomize/components" / name, folder) for name in components],
             "images": [{"name": "registry.invalid/bert-operator/operator", "newName": name, "newTag": tag}],
             "patches": [
                 {
