@@ -27,7 +27,7 @@ from bert_operator.cluster.client import ApiClient
 from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.freezing import Freezer, Unusable
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.log_reader import LatestRecords
+from bert_operator.cluster.log_reader import LatestRecords, select_records
 from bert_operator.cluster.network_policies import NetworkPolicies
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary
 from bert_operator.cluster.observation import has_ended, is_settling, observe_child
@@ -265,13 +265,16 @@ class Reconciler:
 
     def _observe(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> Observed:
         refusal = self._children.refusal(job.ref, summary.uid)
-        latest = self._log_records.latest(job.ref)
+        own = self._children.own(job.ref, summary)
+        newest = max(own, key=lambda child: child.attempt, default=None)
+        pods = () if newest is None else self._index.pods(job.ref, newest.name)
+        latest = select_records(self._log_records.latest(job.ref), newest, pods)
         # Only of this very job: one that had its name before may have left records.
         records = latest.progress, latest.checkpoint, latest.hang
         progress, checkpoint, hang = (record if record and record.job == summary.uid else None for record in records)
         return Observed(
             status=status,
-            children=tuple(self._observe_child(job, child) for child in self._children.own(job.ref, summary)),
+            children=tuple(self._observe_child(job, child) for child in own),
             stop_requested=job.spec.run_policy.suspend,
             progress=progress,
             checkpoint=checkpoint,

@@ -120,6 +120,12 @@ class Job:
         return int(self.status.get("attempt") or 0)
 
     @property
+    def attempt_text(self) -> str:
+        """The newest attempt, and which run of it where a queue has let it go on: ``attempt 1, run 3``."""
+        run = int(self.status.get("attemptRun") or 1)
+        return f"attempt {self.attempt}" + (f", run {run}" if run > 1 else "")
+
+    @property
     def is_suspended(self) -> bool:
         """Whether the spec asks for it to be stopped."""
         return bool((self.spec.get("runPolicy") or {}).get("suspend"))

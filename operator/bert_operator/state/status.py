@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from bert_operator.api.schema.conditions import FINDINGS, BlockerReason, ConditionType, Reason
 from bert_operator.api.schema.status import (
+    MAX_ATTEMPT_RUNS,
     MAX_FAILURES,
     MAX_FIGURES,
     MAX_MESSAGE,
@@ -98,10 +99,13 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         run=facts.run,
         stage=None if verdict.phase == "Succeeded" else _stage(previous, facts),
         attempt=facts.attempt,
+        attempt_run=_attempt_run(previous, facts),
         child=facts.child,
         logs=_logs(facts),
         completed_runs=facts.completed_runs,
-        progress=_progress(previous, facts, now),
+        progress=_held(_progress(previous, facts, now))
+        if verdict.phase == "Queued"
+        else _progress(previous, facts, now),
         checkpoint=newest_checkpoint(previous, facts.checkpoint),
         results=facts.results,
         conditions=_conditions(previous, facts, verdict, blocker, generation, now),
@@ -198,6 +202,23 @@ def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:
     return (
         before if progress == before.model_copy(update={"last_updated_time": progress.last_updated_time}) else progress
     )
+
+
+def _held(progress: Progress | None) -> Progress | None:
+    """Return the progress of an attempt that a queue holds: how far it was, and nothing that says that it runs."""
+    if progress is None:
+        return None
+    is_over = {"estimated_remaining_seconds", "eta", "sequences_per_second", "last_updated_time"}
+    return progress.model_copy(update={**dict.fromkeys(is_over), "metrics": ()})
+
+
+def _attempt_run(previous: JobStatus, facts: Facts) -> int | None:
+    """Return which run of the newest attempt reports; None for its first one."""
+    known = previous.attempt_run if previous.attempt == facts.attempt else None
+    records = (record for record in (facts.progress, facts.checkpoint) if record and record.attempt == facts.attempt)
+    told = (record.count("attempt_run") for record in records)
+    # It only grows: the log that tells of an earlier run may be read later.
+    return max((run for run in (known, *told) if run is not None and 1 < run <= MAX_ATTEMPT_RUNS), default=None)
 
 
 def _figures(record: ProgressRecord, now: str) -> Progress:

@@ -184,7 +184,8 @@ class Rank0Writer(RunWriter):
         # Before anything is written: on a full disk, a lower keep frees space.
         self.store.prune(self.store.keep)
         write_environment(folder.path, _describe_environment(environment, world, config))
-        self._metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
+        reporter = Reporter(config.job.uid, attempt, attempt_run=folder.attempt_run)
+        self._metrics = MetricsWriter(folder.path, config.logging, reporter)
         self._saved_at_s = time.monotonic()
         self._save_took_s: float | None = None
         self.rollbacks = read_rollbacks(folder.path)
@@ -265,6 +266,8 @@ class Rank0Writer(RunWriter):
 
     def _note(self, entry: dict[str, Any]) -> None:
         path = self.folder.path / LEDGER_FILE
+        # The ledger says what was trained on: a line of a run that has lost the folder would be somebody else's.
+        self.folder.check_fence()
         with disk_errors(path), open_no_link(path, "a") as file:
             file.write(json.dumps(entry) + "\n")
 
