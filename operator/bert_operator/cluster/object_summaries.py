@@ -117,6 +117,8 @@ class ChildSummary(NamedTuple):
     """What it takes while it runs."""
     image: str = ""
     """The trainer's, as its pod template names it."""
+    grace_s: int | None = None
+    """Of its pods; None where the template says nothing."""
 
 
 class PodSummary(NamedTuple):
@@ -259,6 +261,7 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
         for item in (status.get("conditions") or ())[:_MOST_NAMED]
         if item.get("status") == "True"
     )
+    template = _template(spec)
     suspend = spec.get("suspend") if kind == "Job" else (spec.get("runPolicy") or {}).get("suspend")
     created_at_s = _time(metadata.get("creationTimestamp")) or 0.0
     # Both controllers reset startTime when they resume.
@@ -286,15 +289,20 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
             if name not in _OWN_FINALIZERS
         ),
         demand=read_demand(body),
-        image=_template_image(spec),
+        image=_template_image(template),
+        grace_s=grace_s if isinstance(grace_s := template.get("terminationGracePeriodSeconds"), int) else None,
     )
 
 
-def _template_image(spec: Document) -> str:
-    """Return the trainer's image in the pod template of a Job, or in that of an MPIJob's launcher."""
+def _template(spec: Document) -> Document:
+    """Return the pod of a Job, or of an MPIJob's launcher, as it is made."""
     launcher = (spec.get("mpiReplicaSpecs") or {}).get("Launcher") or {}
     template = spec.get("template") or launcher.get("template") or {}
-    image = _trainer((template.get("spec") or {}).get("containers")).get("image")
+    return template.get("spec") or {}
+
+
+def _template_image(pod: Document) -> str:
+    image = _trainer(pod.get("containers")).get("image")
     return sys.intern(image) if isinstance(image, str) and len(image) <= MAX_IMAGE else ""
 
 

@@ -49,6 +49,7 @@ def observe_child(
         waiting_since_s=_waiting_since(child, pods, now_s),
         ref=ChildRef(kind=child.kind, name=child.name, uid=child.uid, attempt=child.attempt),
         image=_find_image(child, pods),
+        grace_s=child.grace_s,
     )
     conditions = dict(child.conditions)
     if _has_succeeded(child, conditions):

@@ -42,6 +42,7 @@ from bert_operator.state.observed import Blocker, Child, Observed
 from bert_operator.state.plan import Plan, plan
 from bert_operator.state.runs import run_placement
 from bert_operator.state.status import describe_blocked, describe_invalid
+from bert_operator.state.stop_grace import LONGEST_GRACE_S
 
 Document = dict[str, Any]
 
@@ -284,6 +285,7 @@ class Reconciler:
             unreadable=latest.unreadable if latest.job == summary.uid else None,
             blocker=refusal.blocker if refusal else None,
             created=self._children.created(job.ref, summary.uid),
+            longest_grace_s=self._settings.limits.of(job.ref.namespace).stop_grace_seconds or LONGEST_GRACE_S,
         )
 
     def _observe_child(self, job: BertPretrainJob, child: ChildSummary) -> Child:

@@ -19,7 +19,7 @@ StageState = Literal["done", "current", "failed", "waiting"]
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
 """Phases that a job never leaves."""
-SHOWN_FIRST = ("Blocked", "Straggling", "NodeUnhealthy", "ProgressUnknown")
+SHOWN_FIRST = ("Blocked", "Straggling", "NodeUnhealthy", "ProgressUnknown", "GraceTooShort")
 """Conditions that somebody has to know of where they are True."""
 
 

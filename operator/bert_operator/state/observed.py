@@ -83,6 +83,8 @@ class Child:
     """Why it does not run although it should."""
     finding: Finding | None = None
     """What is wrong with the nodes or devices under it."""
+    grace_s: int | None = None
+    """Seconds that its pods have from SIGTERM until they are killed."""
     image: str | None = None
     """By digest, what its program ran in; None where that is not known."""
     pod_nodes: tuple[tuple[str, str], ...] = ()
@@ -127,6 +129,9 @@ class Observed:
     """Why the child that was planned could not be created."""
     created: ChildRef | None = None
     """The child that this process created last, which the status may not show yet."""
+    longest_grace_s: int | None = None
+    """Longest grace period that an attempt may be given; None: pods' grace periods are in force for none, as outside of
+    a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

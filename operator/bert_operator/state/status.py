@@ -6,6 +6,7 @@ the last one is a write to the API server.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from bert_operator.api.schema.status import (
     MAX_FAILURES,
     MAX_FIGURES,
     MAX_MESSAGE,
+    MAX_SAVE_SECONDS,
     OLDEST_OPERATOR,
     TERMINAL_PHASES,
     CheckpointStatus,
@@ -75,6 +77,8 @@ class Facts:
     """What keeps the next child, or the newest one, from running."""
     findings: Mapping[ConditionType, Finding] = field(default_factory=dict)
     """What is not as it should be while the newest child runs, by the condition that says so."""
+    stop_grace_s: int | None = None
+    """Grace period that the next attempt gets at least; None: as the job says."""
     storage_blocker: Blocker | None = None
     """Storage that ended the newest attempt, and would end the next one until it recovers."""
 
@@ -107,6 +111,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         if verdict.phase == "Queued"
         else _progress(previous, facts, now),
         checkpoint=newest_checkpoint(previous, facts.checkpoint),
+        stop_grace_seconds=_stop_grace(previous, facts),
         results=facts.results,
         conditions=_conditions(previous, facts, verdict, blocker, generation, now),
         failures=_failures(facts.failures),
@@ -260,8 +265,27 @@ def newest_checkpoint(previous: JobStatus, record: ProgressRecord | None) -> Che
     """Return the newest checkpoint of a job: that of the newest record, if it is about one, else the last known."""
     if record is None or record.event not in ("checkpoint", "resumed") or record.stage is None:
         return previous.checkpoint
-    step = record.count("step")
-    return previous.checkpoint if step is None else CheckpointStatus(stage=record.stage[:63], step=max(0, step))
+    step, known = record.count("step"), previous.checkpoint
+    if step is None:
+        return known
+    return CheckpointStatus(
+        stage=record.stage[:63],
+        step=max(0, step),
+        # A run that resumes measures nothing; what was known until then is not wrong for that.
+        seconds=_seconds(record, "seconds", known.seconds if known else None),
+        stop_seconds=_seconds(record, "stop_s", known.stop_seconds if known else None),
+    )
+
+
+def _seconds(record: ProgressRecord, key: str, known: int | None) -> int | None:
+    """Return a time of a record in whole seconds, rounded up; what is known where it has none that can be true."""
+    found = record.number(key)
+    return known if found is None or not 0 <= found <= MAX_SAVE_SECONDS else math.ceil(found)
+
+
+def _stop_grace(previous: JobStatus, facts: Facts) -> int | None:
+    """Return what attempts get at least: it is raised where one is created, so that the status says what pods have."""
+    return facts.stop_grace_s if facts.attempt > previous.attempt else previous.stop_grace_seconds
 
 
 def _stage(previous: JobStatus, facts: Facts) -> str | None:

@@ -38,6 +38,8 @@ MAX_PHASE_TIMES = 32
 """Eight phases, each with no run, with the preparation or with the training."""
 MAX_ATTEMPT_RUNS = 1_000_000
 """More than any queue brings about; a larger number was invented by whatever wrote the log."""
+MAX_SAVE_SECONDS = 1_000_000
+"""Eleven days: no checkpoint takes as long."""
 MAX_AVOIDED_NODES = 16
 """With more bad nodes than that, it is not the nodes."""
 
@@ -108,6 +110,11 @@ class CheckpointStatus(_Part):
     """Stage in which it was written."""
     step: Annotated[int, Field(ge=0)]
     """Optimizer step of that stage."""
+    seconds: Annotated[int, Field(ge=0, le=MAX_SAVE_SECONDS)] | None = None
+    """Seconds, rounded up, that a checkpoint took to reach the disk: the newest one whose time was reported."""
+    stop_seconds: Annotated[int, Field(ge=0, le=MAX_SAVE_SECONDS)] | None = None
+    """Seconds that a stop needs by what was measured: a step, and the longest of the last five checkpoints. Compared
+    with the pods' grace period (``GraceTooShort``). An evaluation that a stop has to wait for is not in it."""
 
 
 class Failure(_Part):
@@ -256,6 +263,10 @@ class JobStatus(_Part):
     has run, only how far it got: no rate, no time left, no figures and no time of a report."""
     checkpoint: CheckpointStatus | None = None
     """The newest checkpoint that was reported."""
+    stop_grace_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
+    """Grace period in seconds that attempts get at least from the newest one on, where checkpoints have taken too long
+    for runPolicy.stopGraceSeconds: twice what a stop needs, as far as the settings' limits.stopGraceSeconds allow. It
+    never shrinks. Empty: as runPolicy says."""
     results: Annotated[tuple[StageResult, ...], Field(max_length=MAX_RESULTS)] = ()
     """The latest evaluation of every stage that has been evaluated; the newest of all stands last."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()
