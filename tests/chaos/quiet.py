@@ -44,7 +44,7 @@ END_DEADLINE_S = 1200.0
 """A healthy job is not judged by how long it takes where everything is slow, with several of them side by side."""
 STEPS = {"phase1": 40, "phase2": 20}
 _REASONS = {"NoProgress", "PodNotReady", "StorageFailed"}
-_CONDITIONS = {"Straggling", "NodeUnhealthy", "ProgressUnknown"}
+_CONDITIONS = {"Straggling", "NodeUnhealthy", "ProgressUnknown", "GraceTooShort"}
 
 
 def main(words: Sequence[str]) -> int:

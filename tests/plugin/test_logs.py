@@ -154,6 +154,29 @@ def test_an_attempt_that_is_followed_ends_with_its_pod(
     assert capsys.readouterr().out == lines("only")
 
 
+def test_an_attempt_that_its_queue_lets_go_on_is_followed_into_its_next_pod(
+    bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queued = job(phase="Queued", reason="Queued", message="A queue holds the child back.", attempt=3)
+    kubectl.answer(GET, *map(says, (running(), queued, running(), DONE)))
+    first, second = (
+        pod(f"corpus-a3-launcher-{name}", metadata={"creationTimestamp": at, "uid": name})
+        for name, at in (("x", "2026-01-01T11:00:00Z"), ("y", "2026-01-01T11:30:00Z"))
+    )
+    kubectl.answer(PODS, *(items(*pods) for pods in ((first,), (), (first, second), (second,), (second,))))
+    kubectl.answer(PHASE, says("Succeeded"))
+    kubectl.answer("logs corpus-a3-launcher-x", says(lines("suspended")))
+    kubectl.answer("logs corpus-a3-launcher-y", says(lines("trained")))
+    assert bert("logs", "-f", "corpus") == 0
+    output, remarks = capsys.readouterr()
+    assert output.split() == ["suspended", "trained"]
+    assert remarks.splitlines() == [
+        "--- attempt 3, pod corpus-a3-launcher-x",
+        "waiting: corpus is Queued, attempt 3 (Queued: A queue holds the child back.)",
+        "--- attempt 3, pod corpus-a3-launcher-y",
+    ]
+
+
 def test_a_pod_that_disappears_ends_its_part_and_not_the_verb(
     bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:

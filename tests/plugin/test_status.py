@@ -371,3 +371,11 @@ def test_what_a_failure_has_to_say_keeps_its_lines() -> None:
     failure = {"run": "training", "attempt": 1, "kind": "Infrastructure", "reason": "SIGKILL", "message": message}
     text = shown(job(phase="Running", attempt=2, failures=[failure]))
     assert "     rank 1 was killed by SIGKILL\n     its newest line: step 25\n" in text
+
+
+@pytest.mark.parametrize(("runs", "head"), [({}, "attempt 3  "), ({"attemptRun": 2}, "attempt 3, run 2  ")])
+def test_a_further_run_of_an_attempt_is_told_beside_its_number(runs: dict[str, int], head: str) -> None:
+    document = running()
+    document["status"] |= runs
+    screen = show_status(Seen(job=Job(document), now_s=NOW_S), Ink())
+    assert head in screen[0]

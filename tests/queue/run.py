@@ -25,8 +25,10 @@ FOLDERS = ("tools/local_cluster", "tests/support", "tests/chaos", "tests/queue")
 sys.path[:0] = [str(HERE.parents[1] / name) for name in FOLDERS]
 
 from bench import Bench, chaos_job, folder_of, outcome_of, prepare_bench  # noqa: E402 - after the path
+from control_plane_faults import HARDLY  # noqa: E402
 from job_watch import JobWatch, surviving  # noqa: E402
 from leaders import kill_leader, polite_takeover, steal_lease, takeover  # noqa: E402
+from node_shares import slowed  # noqa: E402
 from stories import TRAINING, URGENT, Expected, Preempted, tell_preemption  # noqa: E402
 from victims import tell_victim  # noqa: E402
 
@@ -83,8 +85,8 @@ class _Stories:
             for name, workers, disturb in (
                 ("two-workers", 2, _nothing),
                 ("one-pod", 1, _nothing),
-                ("operator-killed", 2, lambda: kill_leader(cluster)),
-                ("lease-stolen", 2, lambda: steal_lease(cluster)),
+                ("operator-killed", 2, lambda job: kill_leader(cluster)),
+                ("lease-stolen", 2, lambda job: steal_lease(cluster)),
                 ("api-server-away", 2, away),
             ):
                 if self._is_asked_for(name):
@@ -139,19 +141,21 @@ def _queues(cluster: JobCluster, namespace: str) -> Iterator[None]:
         yield
 
 
-def _away(cluster: JobCluster) -> Callable[[], None]:
+def _away(cluster: JobCluster) -> Callable[[RealJob], None]:
     node = cluster.node
     assert node is not None
 
-    def stop_for_a_while() -> None:
-        node.api_server.kill()
-        time.sleep(API_SERVER_AWAY_S)  # the fault itself
-        node.api_server.start()
+    def stop_for_a_while(job: RealJob) -> None:
+        # Kueue has decided, and cannot suspend the job: it must not end meanwhile.
+        with slowed(job.pods("worker"), HARDLY):
+            node.api_server.kill()
+            time.sleep(API_SERVER_AWAY_S)  # the fault itself
+            node.api_server.start()
 
     return stop_for_a_while
 
 
-def _nothing() -> None:
+def _nothing(job: RealJob) -> None:
     """Disturb nothing."""
 
 

@@ -97,7 +97,7 @@ def tell_preemption(
     workers: int,
     quota: int,
     after_steps: int,
-    disturb: Callable[[], None] = lambda: None,
+    disturb: Callable[[RealJob], None] = lambda job: None,
 ) -> Preempted:
     """Let a job be preempted once, and compare what it ends with.
 
@@ -119,7 +119,7 @@ def tell_preemption(
         with urgent_job(namespace, bench.cluster.trainer_image, pods=quota) as urgent:
             wait_until(lambda: is_evicted(job), GOES_S, lambda: f"{story} to be preempted", every_s=0.1)
             step = watch.reached
-            disturb()
+            disturb(job)
             wait_until(lambda: not _pods(job), GOES_S, lambda: f"the pods of {story} to go", every_s=0.2)
             job.wait_phase("Queued", timeout_s=GOES_S)
             wait_until(lambda: _is_running(namespace, urgent), GOES_S, lambda: f"{urgent} to run", every_s=0.2)

@@ -27,6 +27,53 @@ def test_a_claim_records_job_uid_attempt_and_launcher(tmp_path: Path) -> None:
     assert owner["launcher"]
 
 
+def owner_of(folder: Path) -> dict[str, Any]:
+    owner: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    return owner
+
+
+def test_every_claim_of_one_attempt_is_a_further_run_of_it_and_a_new_attempt_counts_from_1(tmp_path: Path) -> None:
+    claims = [("uid-1", 1), ("uid-1", 1), ("uid-1", 1), ("uid-1", 2), ("uid-1", 2), ("uid-2", 2)]
+    found = []
+    for uid, attempt in claims:
+        folder = RunFolder.claim(config(tmp_path, uid=uid, if_exists="Resume"), attempt=attempt)
+        assert owner_of(tmp_path)["attempt_run"] == folder.attempt_run
+        found.append(folder.attempt_run)
+    assert found == [1, 2, 3, 1, 2, 1]
+
+
+def test_a_claim_of_a_release_that_counted_no_runs_was_the_first(tmp_path: Path) -> None:
+    RunFolder.claim(config(tmp_path), attempt=1)
+    before = {key: value for key, value in owner_of(tmp_path).items() if key != "attempt_run"}
+    assert sorted(before) == ["attempt", "job", "launcher", "uid"], "what release 0.1 writes, and asks for"
+    (tmp_path / "run.json").write_text(json.dumps(before))
+    assert RunFolder.claim(config(tmp_path), attempt=1).attempt_run == 2
+    (tmp_path / "run.json").write_text(json.dumps(before | {"attempt_run": "two"}))
+    with pytest.raises(InputError, match=r"does not name the folder's owner"):
+        RunFolder.claim(config(tmp_path), attempt=1)
+
+
+def test_a_run_that_its_queue_has_suspended_loses_the_folder_to_the_next_one(tmp_path: Path) -> None:
+    first = RunFolder.claim(config(tmp_path), attempt=1)
+    RunFolder.claim(config(tmp_path), attempt=1)
+    with pytest.raises(FencedError, match=r"claimed by attempt 1, run 2, of .*; run 1 of the attempt stops") as error:
+        first.check_fence()
+    assert error.value.exit_code == 4, "a machine that was cut off is nobody's mistake"
+
+
+def test_the_worst_of_a_late_claim_is_that_the_attempt_is_lost_and_the_next_one_has_the_folder(tmp_path: Path) -> None:
+    newest = RunFolder.claim(config(tmp_path), attempt=1)
+    late = RunFolder.claim(config(tmp_path), attempt=1)  # by pods that were suspended before they had claimed
+    with pytest.raises(FencedError):
+        newest.check_fence()
+    next_one = RunFolder.claim(config(tmp_path), attempt=2)
+    with pytest.raises(FencedError, match="claimed by attempt 2 of"):
+        late.check_fence()
+    with pytest.raises(FencedError, match="attempt 2 has claimed it; this is attempt 1"):
+        RunFolder.claim(config(tmp_path), attempt=1)
+    next_one.check_fence()
+
+
 def test_another_job_is_refused_by_name(tmp_path: Path) -> None:
     RunFolder.claim(config(tmp_path), attempt=1)
     for if_exists in ("Fail", "Resume", "New"):

@@ -187,3 +187,28 @@ def test_a_reading_that_fails_unexpectedly_is_logged_and_costs_no_other(caplog: 
         asyncio.run(follow())
     (told,) = (entry for entry in caplog.records if entry.name == "bert_operator.cluster.log_reader")
     assert "demo" in told.getMessage()
+
+
+def test_of_two_pods_of_an_attempt_the_one_counts_that_its_queue_has_let_begin() -> None:
+    """The one that was suspended takes its time to leave, and writes its last lines meanwhile."""
+
+    async def follow() -> None:
+        world = World()
+        world.put("first")
+        running = asyncio.create_task(world.reader.run())
+        await world.logs.wait(1)
+        await world.answer(0, record("first", 90) + "bert-trainer/1 event=hung message=stuck job=first attempt=1\n")
+        assert world.reader.latest(REF).hang is not None
+        leaving = pod_document(names.SINGLE, job=REF.name, owner="first-1", version=21)
+        leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        world.index.put_pod(leaving)
+        begun = pod_document(names.SINGLE, 1, job=REF.name, owner="first-1", created=300)
+        world.index.put_pod(begun)
+        assert [item.pod.uid for item in world.reader._next_round()] == [begun["metadata"]["uid"]]
+        await world.ask_to_end()
+        await world.answer(1, record("first", 60))
+        latest = world.reader.latest(REF)
+        assert (world.step, latest.hang, latest.pod) == (60, None, begun["metadata"]["uid"])
+        running.cancel()
+
+    asyncio.run(follow())

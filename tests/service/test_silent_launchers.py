@@ -88,7 +88,9 @@ def test_a_launcher_that_goes_on_is_silent_no_more(monkeypatch: pytest.MonkeyPat
 def test_a_container_that_has_ended_is_not_called_silent_where_kubelet_does_not_report_its_pod(
     ended: int | None, readable: list[str]
 ) -> None:
-    pod = SimpleNamespace(**vars(POD), role="launcher", phase="Running", exit_code=ended)
+    pod = SimpleNamespace(
+        **vars(POD), role="launcher", phase="Running", exit_code=ended, is_deleting=False, created_at_s=0.0
+    )
     index: Any = SimpleNamespace(
         jobs=lambda: [REF],
         job=lambda ref: SimpleNamespace(uid="uid", phase="Running"),

@@ -22,3 +22,13 @@ class AtStep:
         if self._left == 0:
             self._action()
         return False
+
+
+class StopAt(AtStep):
+    """A request to stop that comes before a step counted from 1."""
+
+    @property
+    def received(self) -> bool:
+        """Answer whether somebody has asked to stop by now."""
+        self._left -= 1
+        return self._left <= 0

@@ -12,6 +12,7 @@ import pytest
 
 from bert_trainer.checkpoints.checkpoint import Position
 from bert_trainer.errors import TrainerError
+from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import PeerFailed
 from bert_trainer.training.learner import LearnerState
 from bert_trainer.training.run_writer import LEDGER_FILE, Rank0Writer, RunWriter
@@ -93,3 +94,15 @@ def test_a_failure_on_rank_0_ends_every_rank(tmp_path: Path) -> None:
         return type(raised.value).__name__
 
     assert run_threads(2, act) == [TrainerError.__name__, PeerFailed.__name__]
+
+
+def test_a_stop_needs_a_step_and_the_longest_of_the_last_five_checkpoints(writers: list[RunWriter]) -> None:
+    writer = writers[0]
+    assert isinstance(writer, Rank0Writer)
+    folder = writer.folder.path / "saved"
+    folder.mkdir()
+    writer.progress({"stage": "phase1", "step": 1, "steps": 6, "step_s": 3.0})
+    for seconds in (50.0, 1.0, 2.0, 3.0, 4.0, 5.0):
+        writer._announce(HERE, folder, seconds)
+    found = [(it["seconds"], it["stop_s"]) for it in read_metrics(writer.folder.path) if it["event"] == "checkpoint"]
+    assert found == [(50.0, 53.0), (1.0, 53.0), (2.0, 53.0), (3.0, 53.0), (4.0, 53.0), (5.0, 8.0)]

@@ -1,7 +1,10 @@
 """Reads the progress of running jobs from the tails of their logs, at a bounded rate.
 
-Rank 0 writes one progress record per logging interval; the newest one with the job's uid and attempt counts. Raw lines
-are never kept. The API server proxies logs from kubelets, so one that hangs delays only its own job: logs are read
+Rank 0 writes one progress record per logging interval; the newest one with the job's uid and attempt counts. A queue
+may suspend an attempt and let it go on in other pods: what the log before has told of progress, of a hang or of silence
+does not count for those. Raw lines are never kept.
+
+The API server proxies logs from kubelets, so one that hangs delays only its own job: logs are read
 concurrently. Namespaces take turns, so that many running jobs in one do not delay what is known of those in another. A
 record that cannot be parsed is counted and ignored.
 
@@ -24,11 +27,11 @@ from bert_operator.api.schema.status import StageResult
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
+from bert_operator.cluster.observation import find_main_pod, has_ended
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.turns import Turns
 from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import JobRef
-from bert_operator.render import names
 from bert_operator.render.names import CONTAINER
 from bert_operator.state.observed import Silence
 from bert_operator.state.progress import ProgressRecord, parse_progress_line, starts_like_record
@@ -77,12 +80,22 @@ class LatestRecords:
     """Of a launcher that does not keep its promise to write something."""
     unreadable: str | None = None
     """Why the log cannot be read, and since when; None if it can."""
+    pod: str | None = None
+    """Uid of the pod whose log was read."""
     job: str | None = field(default=None, compare=False)
     """Uid of the job that they are about."""
     refused: frozenset[int] = field(default=frozenset(), compare=False)
     """Hashes of lines that start like records and are none: the same tail is read again, and counts once."""
     promise: ProgressRecord | None = field(default=None, compare=False)
     """How often the launcher writes something at least; None: it promises nothing."""
+
+    def of_pod(self, uid: str) -> LatestRecords:
+        """Return what counts of them where this pod runs: of others only what stays true, checkpoints and results."""
+        if self.pod == uid:
+            return self
+        return LatestRecords(
+            checkpoint=self.checkpoint, results=self.results, pod=uid, job=self.job, refused=self.refused
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +183,7 @@ class LogReader:
         Raises:
             Requeue: It has not arrived yet; the job is queued when it has, or when that takes too long.
         """
-        main = (names.LAUNCHER, names.SINGLE)
-        pod = next((pod for pod in self._index.pods(ref, child.name) if pod.role in main), None)
+        pod = find_main_pod(self._index.pods(ref, child.name))
         if pod is None:
             return
         loop = asyncio.get_running_loop()
@@ -228,12 +240,11 @@ class LogReader:
             if job is None or job.phase not in ("Running", "Stopping"):
                 continue
             newest = max(self._index.own_children(ref, job.uid), key=lambda child: child.attempt, default=None)
-            for pod in self._index.pods(ref, newest.name) if newest else ():
-                # A container that has ended writes no more, whatever its pod says: where kubelet does not get to report
-                # the pod's end, the silence is not the launcher's. ``PodNotReady`` tells of such a pod.
-                is_running = pod.phase == "Running" and pod.exit_code is None
-                if is_running and pod.role in (names.LAUNCHER, names.SINGLE):
-                    yield _Readable(ref, job, pod)
+            pod = find_main_pod(self._index.pods(ref, newest.name)) if newest is not None else None
+            # A container that has ended writes no more, whatever its pod says: where kubelet does not get to report the
+            # pod's end, the silence is not the launcher's. ``PodNotReady`` tells of such a pod.
+            if pod is not None and pod.phase == "Running" and pod.exit_code is None:
+                yield _Readable(ref, job, pod)
 
     async def _read_once(self, ref: JobRef, job: JobSummary, pod: PodSummary) -> None:
         self._being_read.add(pod.uid)
@@ -261,7 +272,7 @@ class LogReader:
         if known is not None and known.is_newer(job.uid, reading, pod.attempt):
             return True
         before = known.records if known is not None and known.uid == job.uid else LatestRecords()
-        after = read_latest_records(text, job.uid, pod.attempt, before, job.stages)
+        after = read_latest_records(text, job.uid, pod.attempt, before.of_pod(pod.uid), job.stages)
         now_s, tail = asyncio.get_running_loop().time(), hash((pod.uid, text))
         is_same = known is not None and known.uid == job.uid and known.tail == tail
         changed_at_s = known.changed_at_s if known is not None and is_same else now_s
@@ -273,7 +284,7 @@ class LogReader:
         # Of more than so many bytes the API server sends the first: what is new is not seen.
         is_cut = len(text.encode(errors="replace")) >= int(_BYTES)
         if not is_cut and now_s - changed_at_s > _patience_s(after.promise):
-            known_silence = before.silence if before.silence and before.silence.attempt == pod.attempt else None
+            known_silence = before.of_pod(pod.uid).silence
             after = replace(after, silence=known_silence or Silence(pod.attempt, int(now_s - changed_at_s)))
         self._known[ref] = _Known(job.uid, reading, pod.attempt, after, tail, changed_at_s, now_s)
         if refused := len(after.refused - before.refused):
@@ -294,9 +305,27 @@ class LogReader:
             known = self._known.get(ref)
             if known is None or known.uid != job.uid:
                 known = _Known(job.uid, next(self._readings), pod.attempt, LatestRecords(job=job.uid), 0, now_s, now_s)
-            if known.attempt == pod.attempt and known.records.unreadable != unread.message:
-                self._known[ref] = replace(known, records=replace(known.records, unreadable=unread.message))
+            records = known.records.of_pod(pod.uid)
+            if known.attempt == pod.attempt and records.unreadable != unread.message:
+                self._known[ref] = replace(known, records=replace(records, unreadable=unread.message))
                 self._enqueue(ref)
+
+
+def select_records(latest: LatestRecords, child: ChildSummary | None, pods: Collection[PodSummary]) -> LatestRecords:
+    """Return what counts of a job's records now.
+
+    Args:
+        latest: The job's.
+        child: Its newest. While a queue holds it, and until the pods that run it then have written something, what was
+            told before tells nothing of the present: such a child neither hangs nor is silent, and no rank of it slow.
+        pods: Of that child.
+    """
+    if child is None or has_ended(child):
+        return latest
+    if child.is_suspended:
+        return latest.of_pod("")
+    pod = find_main_pod(pods)
+    return latest if pod is None else latest.of_pod(pod.uid)
 
 
 def describe_unreadable(pod: PodSummary, error: ApiError, since: str) -> str:
@@ -350,6 +379,7 @@ def read_latest_records(
         checkpoint=checkpoint,
         results=add_results(before.results, results, stages),
         hang=hang,
+        pod=before.pod,
         job=uid,
         refused=frozenset(refused),
         promise=promise,

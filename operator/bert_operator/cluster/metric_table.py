@@ -100,8 +100,8 @@ METRICS = {
         "gauge",
         (*OF_JOB, "trouble", "reason"),
         "",
-        "1 while a job is in trouble: Invalid, Failed (for a day), Blocked, Stalled, Straggling, NodeUnhealthy or "
-        "ProgressUnknown; reason as in its status.",
+        "1 while a job is in trouble: Invalid, Failed (for a day), Blocked, Stalled, Straggling, NodeUnhealthy, "
+        "ProgressUnknown or GraceTooShort; reason as in its status.",
     ),
     "bert_operator_job_report_timestamp_seconds": Described(
         "gauge", (*OF_JOB, "stage"), "Unix time", "When the newest report of a running job was read."

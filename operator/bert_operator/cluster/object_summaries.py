@@ -121,6 +121,8 @@ class ChildSummary(NamedTuple):
     """The trainer's, as its pod template names it."""
     queue: str = ""
     """The LocalQueue that its label names; empty: none."""
+    grace_s: int | None = None
+    """Of its pods; None where the template says nothing."""
 
 
 class PodSummary(NamedTuple):
@@ -240,8 +242,7 @@ def _stage_names(spec: Document) -> Iterator[str]:
     for stage in spec.get("stages") or ():
         name = stage.get("name") if isinstance(stage, dict) else None
         if isinstance(name, str):
-            # Interned: most jobs call them alike.
-            yield sys.intern(name)
+            yield sys.intern(name)  # most jobs call them alike
 
 
 def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, ChildSummary] | None:
@@ -266,6 +267,7 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
         for item in (status.get("conditions") or ())[:_MOST_NAMED]
         if item.get("status") == "True"
     )
+    template = _template(spec)
     suspend = spec.get("suspend") if kind == "Job" else (spec.get("runPolicy") or {}).get("suspend")
     created_at_s = _time(metadata.get("creationTimestamp")) or 0.0
     # Both controllers reset startTime when they resume.
@@ -293,16 +295,20 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
             if name not in _OWN_FINALIZERS
         ),
         demand=read_demand(body),
-        image=_template_image(spec),
+        image=_template_image(template),
         queue=sys.intern(str((metadata.get("labels") or {}).get(names.QUEUE_LABEL) or "")[:_LONGEST_NAME]),
+        grace_s=grace_s if isinstance(grace_s := template.get("terminationGracePeriodSeconds"), int) else None,
     )
 
 
-def _template_image(spec: Document) -> str:
-    """Return the trainer's image in the pod template of a Job, or in that of an MPIJob's launcher."""
+def _template(spec: Document) -> Document:
+    """Return the pod of a Job, or of an MPIJob's launcher, as it is made."""
     launcher = (spec.get("mpiReplicaSpecs") or {}).get("Launcher") or {}
-    template = spec.get("template") or launcher.get("template") or {}
-    image = _trainer((template.get("spec") or {}).get("containers")).get("image")
+    return (spec.get("template") or launcher.get("template") or {}).get("spec") or {}
+
+
+def _template_image(pod: Document) -> str:
+    image = _trainer(pod.get("containers")).get("image")
     return sys.intern(image) if isinstance(image, str) and len(image) <= MAX_IMAGE else ""
 
 
@@ -341,8 +347,7 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
     scheduled = conditions.get("PodScheduled", {})
     disruption = conditions.get("DisruptionTarget", {})
     is_mpi = role != names.SINGLE
-    # 0 is no attempt of any job.
-    number = int(attempt) if _is_attempt(attempt) else 0
+    number = int(attempt) if _is_attempt(attempt) else 0  # which is no attempt of any job
     return job, PodSummary(
         name=metadata.get("name", ""),
         uid=metadata.get("uid", ""),

@@ -58,6 +58,7 @@ def observe_child(
         ref=ChildRef(kind=child.kind, name=child.name, uid=child.uid, attempt=child.attempt),
         image=_find_image(child, pods),
         queue=describe_queue(workload, child.queue),
+        grace_s=child.grace_s,
     )
     conditions = dict(child.conditions)
     if _has_succeeded(child, conditions):
@@ -129,6 +130,15 @@ def _has_failed(child: ChildSummary, conditions: Mapping[str, str]) -> bool:
     return "Failed" in conditions
 
 
+def find_main_pod(pods: Iterable[PodSummary]) -> PodSummary | None:
+    """Return the pod whose log and exit code count: the launcher, or the single pod, of the newest run of the attempt.
+
+    Where a queue has let a child go on, the pod that it suspended may still be there, and takes its time to leave.
+    """
+    main = (pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE))
+    return max(main, key=lambda pod: (not pod.is_deleting, pod.created_at_s), default=None)
+
+
 def has_ended(child: ChildSummary) -> bool:
     """Return whether a child has succeeded or failed."""
     conditions = dict(child.conditions)
@@ -165,7 +175,7 @@ def _has_begun(child: ChildSummary, pods: Iterable[PodSummary], workers: int, co
 
 def _failed(base: Child, child: ChildSummary, pods: Sequence[PodSummary], conditions: Mapping[str, str]) -> Child:
     """Return a failed child and the cause: a pod that was evicted or lost, one out of memory, or the program."""
-    main = next((pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE) and pod.exit_code is not None), None)
+    main = find_main_pod(pod for pod in pods if pod.exit_code is not None)
     suspects = [pod for pod in pods if pod.disruption or main is None or not _ended_after(pod, main)]
     first = _first_failure(suspects)
     cause = _infrastructure_cause(suspects, conditions)

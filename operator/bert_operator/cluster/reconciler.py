@@ -27,7 +27,7 @@ from bert_operator.cluster.client import ApiClient
 from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.freezing import Freezer, Unusable
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.log_reader import LatestRecords
+from bert_operator.cluster.log_reader import LatestRecords, select_records
 from bert_operator.cluster.network_policies import NetworkPolicies
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary
 from bert_operator.cluster.observation import has_ended, is_settling, observe_child
@@ -42,6 +42,7 @@ from bert_operator.state.observed import Blocker, Child, Observed
 from bert_operator.state.plan import Plan, plan
 from bert_operator.state.runs import run_placement
 from bert_operator.state.status import describe_blocked, describe_invalid
+from bert_operator.state.stop_grace import LONGEST_GRACE_S
 
 Document = dict[str, Any]
 
@@ -270,13 +271,16 @@ class Reconciler:
 
     def _observe(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> Observed:
         refusal = self._children.refusal(job.ref, summary.uid)
-        latest = self._log_records.latest(job.ref)
+        own = self._children.own(job.ref, summary)
+        newest = max(own, key=lambda child: child.attempt, default=None)
+        pods = () if newest is None else self._index.pods(job.ref, newest.name)
+        latest = select_records(self._log_records.latest(job.ref), newest, pods)
         # Only of this very job: one that had its name before may have left records.
         records = latest.progress, latest.checkpoint, latest.hang
         progress, checkpoint, hang = (record if record and record.job == summary.uid else None for record in records)
         return Observed(
             status=status,
-            children=tuple(self._observe_child(job, child) for child in self._children.own(job.ref, summary)),
+            children=tuple(self._observe_child(job, child) for child in own),
             stop_requested=job.spec.run_policy.suspend,
             progress=progress,
             checkpoint=checkpoint,
@@ -286,6 +290,7 @@ class Reconciler:
             unreadable=latest.unreadable if latest.job == summary.uid else None,
             blocker=refusal.blocker if refusal else None,
             created=self._children.created(job.ref, summary.uid),
+            longest_grace_s=self._settings.limits.of(job.ref.namespace).stop_grace_seconds or LONGEST_GRACE_S,
         )
 
     def _observe_child(self, job: BertPretrainJob, child: ChildSummary) -> Child:

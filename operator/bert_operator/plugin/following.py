@@ -102,8 +102,9 @@ class Follower:
         """
         self._kubectl, self._wanted, self._pause = kubectl, wanted, pause
         self._say, self._tell_wait = say, tell_wait
-        self._last_read = 0
-        """Attempt of the newest pod whose log was read to its end; 0: none was."""
+        self._last_read: tuple[int, float] | None = None
+        """Attempt and time of creation of the newest pod whose log was read to its end; None: none was."""
+        self._read_uids: set[str] = set()
 
     def lines(self, name: str) -> Iterator[str]:
         """Yield the lines of a job's log, each once.
@@ -153,9 +154,11 @@ class Follower:
         pods = [pod for pod in read_pods_of(self._kubectl, job) if pod.has_log and pod.has_started]
         if self._wanted.attempt is not None:
             pods = [pod for pod in pods if pod.attempt == self._wanted.attempt]
-        if not self._last_read:
+        if self._last_read is None:
             return pods[-1] if pods else None
-        return next((pod for pod in pods if pod.attempt > self._last_read), None)
+        # Of one attempt there are several where a queue has suspended it and let it go on.
+        later = (pod for pod in pods if (pod.attempt, pod.created_s) >= self._last_read)
+        return next((pod for pod in later if pod.uid not in self._read_uids), None)
 
     def _is_over(self, job: Job, pod: Pod | None) -> bool:
         """Tell whether nothing more can come."""
@@ -196,7 +199,8 @@ class Follower:
                 self._tell_wait(f"the log of pod {pod.name} cannot be read for now ({first_line(problem)})")
             if not is_new:
                 self._pause(PAUSE_S)
-        self._last_read = pod.attempt
+        self._last_read = pod.attempt, pod.created_s
+        self._read_uids.add(pod.uid)
 
     def _connect(self, kubectl: Kubectl, pod: Pod, stream: Stream, *, follow: bool) -> Iterator[str]:
         """Yield the new lines of one connection, with their timestamps."""
@@ -204,7 +208,7 @@ class Follower:
         since = stream.connect()
         if since is not None:
             words.append(f"--since-time={since}")
-        elif self._wanted.tail is not None and not self._last_read:
+        elif self._wanted.tail is not None and self._last_read is None:
             words.append(f"--tail={self._wanted.tail}")
         with kubectl.lines(*words) as lines:
             for line in lines.read():

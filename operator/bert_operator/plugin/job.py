@@ -19,7 +19,7 @@ StageState = Literal["done", "current", "failed", "waiting"]
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
 """Phases that a job never leaves."""
-SHOWN_FIRST = ("Blocked", "Straggling", "NodeUnhealthy", "ProgressUnknown")
+SHOWN_FIRST = ("Blocked", "Straggling", "NodeUnhealthy", "ProgressUnknown", "GraceTooShort")
 """Conditions that somebody has to know of where they are True."""
 
 
@@ -130,6 +130,12 @@ class Job:
     def attempt(self) -> int:
         """The newest attempt; 0: none yet."""
         return int(self.status.get("attempt") or 0)
+
+    @property
+    def attempt_text(self) -> str:
+        """The newest attempt, and which run of it where a queue has let it go on: ``attempt 1, run 3``."""
+        run = int(self.status.get("attemptRun") or 1)
+        return f"attempt {self.attempt}" + (f", run {run}" if run > 1 else "")
 
     @property
     def is_suspended(self) -> bool:

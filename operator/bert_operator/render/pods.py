@@ -94,7 +94,7 @@ def render_pod(frozen: Frozen, child: ChildSpec, role: str, arguments: list[str]
     )
     volumes = list(_volumes(parts))
     pod: Document = {
-        "terminationGracePeriodSeconds": spec.run_policy.stop_grace_seconds,
+        "terminationGracePeriodSeconds": max(spec.run_policy.stop_grace_seconds, child.stop_grace_s or 0),
         # Ranks never talk to the API server, and every service of the namespace would add variables to their
         # environment.
         "automountServiceAccountToken": False,

@@ -87,6 +87,8 @@ class Child:
     """Its place in a queue; None where it has none, or where nothing is known of it."""
     wait: Finding | None = None
     """Why a queue holds it back, in the queue's own words; None if those are not known."""
+    grace_s: int | None = None
+    """Seconds that its pods have from SIGTERM until they are killed."""
     image: str | None = None
     """By digest, what its program ran in; None where that is not known."""
     pod_nodes: tuple[tuple[str, str], ...] = ()
@@ -131,6 +133,9 @@ class Observed:
     """Why the child that was planned could not be created."""
     created: ChildRef | None = None
     """The child that this process created last, which the status may not show yet."""
+    longest_grace_s: int | None = None
+    """Longest grace period that an attempt may be given; None: pods' grace periods are in force for none, as outside of
+    a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,18 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.conditions import BlockerReason, ConditionType, FailureReason, Reason
+from bert_operator.api.schema.conditions import BlockerReason, FailureReason, Reason
 from bert_operator.api.schema.status import TERMINAL_PHASES, CheckpointStatus, ChildRef, Failure, FailureKind, JobStatus
 from bert_operator.names import TRAINING_RUN
 from bert_operator.state import status
 from bert_operator.state.bad_nodes import find_bad_nodes
 from bert_operator.state.budgets import back_off_s, is_storage, num_counted, since_checkpoint
-from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Finding, Observed
+from bert_operator.state.findings import find_findings
+from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Observed
 from bert_operator.state.queues import describe_queued, find_queue
 from bert_operator.state.results import add_results, describe_results
 from bert_operator.state.runs import ChildSpec, Run, list_runs
 from bert_operator.state.status import Facts, Verdict
-from bert_operator.state.stragglers import describe_straggler
+from bert_operator.state.stop_grace import raise_grace
 from bert_operator.state.volumes import describe_volume
 from bert_operator.timestamps import parse_time, render_time
 
@@ -106,7 +107,11 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
     children = sorted(observed.children, key=lambda child: child.attempt)
     failures = {failure.attempt: failure for failure in previous.failures}
     record = observed.checkpoint or observed.progress
-    checkpoint = status.newest_checkpoint(previous, record)
+    newest_saved = status.newest_checkpoint(previous, record)
+    # What it took is of no use in a list of hundreds.
+    checkpoint = newest_saved and newest_saved.model_copy(update={"seconds": None, "stop_seconds": None})
+    given_s = job.spec.run_policy.stop_grace_seconds
+    raised_s = raise_grace(given_s, previous.stop_grace_seconds, newest_saved, observed.longest_grace_s)
     for child in children:
         has_trained = _has_trained(child, observed, failures)
         kind = _failure_kind(child, was_asked=_was_asked(child, observed), has_trained=has_trained)
@@ -134,24 +139,10 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
         queue=find_queue(previous, newer),
         image=previous.image or next((child.image for child in children if child.image is not None), None),
         blocker=newest.blocker if newest is not None and newest.is_active else observed.blocker,
-        findings=_findings(observed, newest),
+        findings=find_findings(observed, newest, newest_saved, max(given_s, raised_s or 0)),
+        stop_grace_s=raised_s,
         storage_blocker=_storage_blocker(job, all_failures),
     )
-
-
-def _findings(observed: Observed, newest: Child | None) -> dict[ConditionType, Finding]:
-    """Return what is not as it should be while the newest child runs."""
-    if newest is None or newest.state != "Running":
-        return {}
-    slow = describe_straggler(observed.progress, newest.attempt, dict(newest.pod_nodes))
-    found = {
-        ConditionType.STRAGGLING: Finding(reason=Reason.SLOW_RANK, message=slow) if slow else None,
-        ConditionType.NODE_UNHEALTHY: newest.finding,
-        ConditionType.PROGRESS_UNKNOWN: Finding(reason=Reason.LOG_UNREADABLE, message=observed.unreadable)
-        if observed.unreadable
-        else None,
-    }
-    return {kind: finding for kind, finding in found.items() if finding is not None}
 
 
 def _has_trained(child: Child, observed: Observed, failures: Mapping[int, Failure]) -> bool:
@@ -360,7 +351,13 @@ def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now
     reason = Reason.RETRYING_AT_ONCE if is_at_once else Reason.WAITING_TO_START
     avoided = find_bad_nodes(facts.failures)
     child = ChildSpec(
-        run=run.name, attempt=attempt, stages=run.stages, ranks=run.ranks, avoided_nodes=avoided, image=facts.image
+        run=run.name,
+        attempt=attempt,
+        stages=run.stages,
+        ranks=run.ranks,
+        avoided_nodes=avoided,
+        image=facts.image,
+        stop_grace_s=facts.stop_grace_s,
     )
     return _Step(verdict=Verdict(phase="Pending", reason=reason), create=child, requeue_after_s=left_s)
 

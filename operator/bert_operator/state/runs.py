@@ -48,6 +48,8 @@ class ChildSpec:
     """Its pods go elsewhere if they can."""
     image: str | None = None
     """By digest, what the attempts before ran in."""
+    stop_grace_s: int | None = None
+    """Grace period of its pods at least, where checkpoints have taken too long for the job's; None: the job's."""
 
 
 def run_placement(spec: JobSpec, run: str) -> RunPlacement:

@@ -6,14 +6,17 @@ the last one is a write to the API server.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bert_operator.api.schema.conditions import FINDINGS, BlockerReason, ConditionType, Reason
 from bert_operator.api.schema.status import (
+    MAX_ATTEMPT_RUNS,
     MAX_FAILURES,
     MAX_FIGURES,
     MAX_MESSAGE,
+    MAX_SAVE_SECONDS,
     OLDEST_OPERATOR,
     TERMINAL_PHASES,
     CheckpointStatus,
@@ -77,6 +80,8 @@ class Facts:
     """What keeps the next child, or the newest one, from running."""
     findings: Mapping[ConditionType, Finding] = field(default_factory=dict)
     """What is not as it should be while the newest child runs, by the condition that says so."""
+    stop_grace_s: int | None = None
+    """Grace period that the next attempt gets at least; None: as the job says."""
     storage_blocker: Blocker | None = None
     """Storage that ended the newest attempt, and would end the next one until it recovers."""
 
@@ -101,12 +106,16 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         run=facts.run,
         stage=None if verdict.phase == "Succeeded" else _stage(previous, facts),
         attempt=facts.attempt,
+        attempt_run=_attempt_run(previous, facts),
         child=facts.child,
         queue=facts.queue,
         logs=_logs(facts),
         completed_runs=facts.completed_runs,
-        progress=_progress(previous, facts, now),
+        progress=_held(_progress(previous, facts, now))
+        if verdict.phase == "Queued"
+        else _progress(previous, facts, now),
         checkpoint=newest_checkpoint(previous, facts.checkpoint),
+        stop_grace_seconds=_stop_grace(previous, facts),
         results=facts.results,
         conditions=_conditions(previous, facts, verdict, blocker, generation, now),
         failures=_failures(facts.failures),
@@ -206,6 +215,23 @@ def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:
     )
 
 
+def _held(progress: Progress | None) -> Progress | None:
+    """Return the progress of an attempt that a queue holds: how far it was, and nothing that says that it runs."""
+    if progress is None:
+        return None
+    is_over = {"estimated_remaining_seconds", "eta", "sequences_per_second", "last_updated_time"}
+    return progress.model_copy(update={**dict.fromkeys(is_over), "metrics": ()})
+
+
+def _attempt_run(previous: JobStatus, facts: Facts) -> int | None:
+    """Return which run of the newest attempt reports; None for its first one."""
+    known = previous.attempt_run if previous.attempt == facts.attempt else None
+    records = (record for record in (facts.progress, facts.checkpoint) if record and record.attempt == facts.attempt)
+    told = (record.count("attempt_run") for record in records)
+    # It only grows: the log that tells of an earlier run may be read later.
+    return max((run for run in (known, *told) if run is not None and 1 < run <= MAX_ATTEMPT_RUNS), default=None)
+
+
 def _figures(record: ProgressRecord, now: str) -> Progress:
     """Return the progress in a record."""
     step, total, left_s = record.count("step"), record.count("steps"), record.number("remaining_s")
@@ -245,8 +271,27 @@ def newest_checkpoint(previous: JobStatus, record: ProgressRecord | None) -> Che
     """Return the newest checkpoint of a job: that of the newest record, if it is about one, else the last known."""
     if record is None or record.event not in ("checkpoint", "resumed") or record.stage is None:
         return previous.checkpoint
-    step = record.count("step")
-    return previous.checkpoint if step is None else CheckpointStatus(stage=record.stage[:63], step=max(0, step))
+    step, known = record.count("step"), previous.checkpoint
+    if step is None:
+        return known
+    return CheckpointStatus(
+        stage=record.stage[:63],
+        step=max(0, step),
+        # A run that resumes measures nothing; what was known until then is not wrong for that.
+        seconds=_seconds(record, "seconds", known.seconds if known else None),
+        stop_seconds=_seconds(record, "stop_s", known.stop_seconds if known else None),
+    )
+
+
+def _seconds(record: ProgressRecord, key: str, known: int | None) -> int | None:
+    """Return a time of a record in whole seconds, rounded up; what is known where it has none that can be true."""
+    found = record.number(key)
+    return known if found is None or not 0 <= found <= MAX_SAVE_SECONDS else math.ceil(found)
+
+
+def _stop_grace(previous: JobStatus, facts: Facts) -> int | None:
+    """Return what attempts get at least: it is raised where one is created, so that the status says what pods have."""
+    return facts.stop_grace_s if facts.attempt > previous.attempt else previous.stop_grace_seconds
 
 
 def _stage(previous: JobStatus, facts: Facts) -> str | None:

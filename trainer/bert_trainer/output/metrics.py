@@ -1,7 +1,7 @@
 """Metrics of a run: one record per logging interval, in four places.
 
 A record is a flat dictionary with units in its keys. It becomes a line of ``metrics.jsonl``, the progress line
-on standard output, TensorBoard scalars and Prometheus gauges. All records of one attempt share a clock that
+on standard output, TensorBoard scalars and Prometheus gauges. All records of one run of an attempt share a clock that
 starts with the process. Rank 0 only.
 """
 
@@ -45,7 +45,7 @@ OfRanks = Mapping[str, Sequence[float | None]]
 """Figures of every rank, by name; None where a rank has none."""
 NOTHING_OF_RANKS: OfRanks = MappingProxyType({})
 
-_OF_EVERY_RECORD = {"event", "attempt", "attempt_uid", "run_s", "cpu_s"}
+_OF_EVERY_RECORD = {"event", "attempt", "attempt_run", "attempt_uid", "run_s", "cpu_s"}
 
 
 @dataclass(slots=True)
@@ -151,6 +151,8 @@ class MetricsWriter:
             "event": event,
             **fields,
             "attempt": self.reporter.attempt,
+            # From the second on: which run of the attempt, where a queue has suspended it.
+            "attempt_run": self.reporter.attempt_run if self.reporter.attempt_run > 1 else None,
             # The job's uid. Without a cluster every start has another one, and counts its attempts from 1 again.
             "attempt_uid": self.reporter.job_uid,
             "run_s": time.monotonic() - self._started_at_s,
@@ -240,6 +242,11 @@ def read_metrics(folder: Path) -> Iterator[Record]:
             continue
         if isinstance(record, dict):
             yield record
+
+
+def attempt_of(record: Record) -> tuple[str, int, int]:
+    """Return whose record it is: the job's uid, the attempt, and the run of that attempt."""
+    return str(record["attempt_uid"]), int(record["attempt"] or 0), int(record.get("attempt_run") or 1)
 
 
 def find_evaluations(records: Iterable[Record], stage: str, when: str) -> Iterator[Record]:

@@ -3,9 +3,9 @@
 ``bert-trainer/1 event=progress job=... attempt=1 stage=phase1 step=120 steps=700 loss=6.104 ...``
 
 They have two readers: people with ``kubectl logs -f``, and the operator, which turns them into status. The prefix
-carries the version of this contract; job and attempt tell a line of this attempt from one of its predecessor. Values
-with spaces, quotes or equals signs are quoted as JSON strings. A number that is not finite is left out: its absence
-says so.
+carries the version of this contract; job and attempt tell a line of this attempt from one of its predecessor, and
+``attempt_run`` a line of a later run of the attempt, whose pods a queue has suspended and started again. Values with
+spaces, quotes or equals signs are quoted as JSON strings. A number that is not finite is left out: its absence says so.
 """
 
 from __future__ import annotations
@@ -73,9 +73,13 @@ class Reporter:
     job_uid: str
     attempt: int
     stream: TextIO | None = sys.stdout
+    attempt_run: int = 1
+    """Which run of the attempt; the first one, which most attempts end with, is not on the line."""
 
     def report(self, event: str, **fields: Value) -> None:
         """Print one record and flush it, so that a reader sees it at once."""
         if self.stream is not None:
-            line = format_line({"event": event, **fields, "job": self.job_uid, "attempt": self.attempt})
+            run = self.attempt_run if self.attempt_run > 1 else None
+            own: dict[str, Value] = {"job": self.job_uid, "attempt": self.attempt, "attempt_run": run}
+            line = format_line({"event": event, **fields, **own})
             print(line, file=self.stream, flush=True)  # noqa: T201 - this is the one place that prints

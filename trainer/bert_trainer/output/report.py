@@ -16,7 +16,7 @@ from bert_trainer.config.finetuning import MISMATCHED, TASK_METRICS, FinetuneSta
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, PretrainStage
 from bert_trainer.output.filled_masks import read_filled_masks
-from bert_trainer.output.metrics import Record, find_evaluations, read_metrics
+from bert_trainer.output.metrics import Record, attempt_of, find_evaluations, read_metrics
 from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
 
 if TYPE_CHECKING:
@@ -60,19 +60,22 @@ def make_report(config: RunConfig, records: list[Record], dataset: dict[str, Any
     }
 
 
-def _working_attempts(records: list[Record]) -> dict[tuple[Any, Any], dict[str, float]]:
-    """Return the seconds of each attempt, by uid and number, without those that found the run finished already."""
-    attempts: dict[tuple[Any, Any], dict[str, float]] = {}
+def _working_attempts(records: list[Record]) -> dict[tuple[str, int, int], dict[str, float]]:
+    """Return the seconds of each run of each attempt, without those that found the job's run finished already.
+
+    By uid, number of the attempt, and number of its run.
+    """
+    attempts: dict[tuple[str, int, int], dict[str, float]] = {}
     late, trained = set(), set()
     is_done = False
     for record in records:
-        key = (record["attempt_uid"], record["attempt"])
+        key = attempt_of(record)
         if key not in attempts:
             attempts[key] = {"run_s": 0.0, "cpu_s": 0.0}
             if is_done:
                 late.add(key)
         for name in ("run_s", "cpu_s"):
-            # Both only grow while an attempt runs: the largest value is what it took.
+            # Both only grow while one runs: the largest value is what it took.
             attempts[key][name] = max(attempts[key][name], float(record.get(name) or 0))
         if record["event"] == "progress":
             trained.add(key)
@@ -80,14 +83,14 @@ def _working_attempts(records: list[Record]) -> dict[tuple[Any, Any], dict[str, 
     return {key: took for key, took in attempts.items() if key not in late - trained}
 
 
-def _count_attempts(keys: Iterable[tuple[Any, Any]]) -> int:
+def _count_attempts(keys: Iterable[tuple[str, int, int]]) -> int:
     """Return how many attempts there were, those included that failed before their first record.
 
     Attempts are numbered from 1 for each uid, so the highest number of each is its count.
     """
-    newest: dict[Any, int] = {}
-    for uid, attempt in keys:
-        newest[uid] = max(newest.get(uid, 0), int(attempt))
+    newest: dict[str, int] = {}
+    for uid, attempt, _ in keys:
+        newest[uid] = max(newest.get(uid, 0), attempt)
     return sum(newest.values())
 
 

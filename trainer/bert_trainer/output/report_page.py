@@ -263,8 +263,9 @@ def _attempts(run: Run) -> Markup:
     starts = list(dict.fromkeys(attempt.uid for attempt in run.attempts))
 
     def row(attempt: Attempt) -> tuple[str, ...]:
+        number = f"{attempt.number}" + (f", run {attempt.run}" if attempt.run > 1 else "")
         # Without a cluster every start counts from 1 again.
-        number = f"{attempt.number}" + (f" of start {starts.index(attempt.uid) + 1}" if len(starts) > 1 else "")
+        number += f" of start {starts.index(attempt.uid) + 1}" if len(starts) > 1 else ""
         end = attempt.end or ("running, or killed" if attempt is run.attempts[-1] else "killed, or lost")
         times = (duration(attempt.run_s), duration(attempt.cpu_s))
         return (number, attempt.began, attempt.reached, *times, end, attempt.message)

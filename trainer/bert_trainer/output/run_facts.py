@@ -14,7 +14,7 @@ from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import InputError
 from bert_trainer.output.filled_masks import read_filled_masks
 from bert_trainer.output.inputs import Inputs, find_inputs
-from bert_trainer.output.metrics import METRICS_FILE, Record, read_metrics
+from bert_trainer.output.metrics import METRICS_FILE, Record, attempt_of, read_metrics
 from bert_trainer.output.report import make_report
 from bert_trainer.output.run_folder import CONFIG_FILE
 from bert_trainer.system.atomic_files import write_json_atomically
@@ -28,10 +28,12 @@ _ENDS = ("succeeded", "failed", "stopped")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What the records say of one attempt; one that ended before its first record has none."""
+    """What the records say of one attempt, or of one run of it; what ended before its first record has none."""
 
     uid: str
     number: int
+    run: int
+    """Of the attempt: more than 1 where a queue has suspended it and let it go on."""
     began: str
     """Stage and step of its first record that has them."""
     reached: str
@@ -124,11 +126,11 @@ def write_environment(folder: Path, environment: Mapping[str, Any]) -> None:
 
 
 def _list_attempts(records: Iterable[Record], *, is_done: bool) -> list[Attempt]:
-    by_attempt: dict[tuple[str, int], list[Record]] = {}
+    by_attempt: dict[tuple[str, int, int], list[Record]] = {}
     for record in records:
-        by_attempt.setdefault((str(record["attempt_uid"]), int(record["attempt"] or 0)), []).append(record)
+        by_attempt.setdefault(attempt_of(record), []).append(record)
     attempts = []
-    for number, ((uid, attempt), found) in enumerate(by_attempt.items(), start=1):
+    for number, ((uid, attempt, run), found) in enumerate(by_attempt.items(), start=1):
         ended = next((record for record in reversed(found) if record["event"] in _ENDS), {})
         end = str(ended.get("event") or "")
         if is_done and number == len(by_attempt):
@@ -138,6 +140,7 @@ def _list_attempts(records: Iterable[Record], *, is_done: bool) -> list[Attempt]
             Attempt(
                 uid=uid,
                 number=attempt,
+                run=run,
                 began=_place(placed[:1]),
                 reached=_place(placed[-1:]),
                 run_s=max(float(record.get("run_s") or 0) for record in found),

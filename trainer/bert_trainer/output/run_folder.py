@@ -1,8 +1,11 @@
 """The output folder: its owner, the frozen configuration, and the fence around every commit.
 
-``run.json`` names the job, its uid, the attempt and the launcher that claimed the folder last. Before anything is
-committed or deleted, its writer checks that it still owns the folder: an attempt that was declared lost and comes back
-cannot harm its successor, and two jobs cannot share a folder.
+``run.json`` names the job, its uid, the attempt, which run of that attempt it is, and the launcher that claimed the
+folder last. Before anything is committed or deleted, its writer checks that it still owns the folder: an attempt that
+was declared lost and comes back cannot harm its successor, and two jobs cannot share a folder.
+
+A queue may suspend the pods of an attempt and start them again later: each start is a run of the attempt, counted here
+from 1, since the folder is the one place that sees all of them in their order.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import os
 import shutil
 import socket
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +98,8 @@ class RunFolder:
     """The exact text of ``run.json`` while the folder is ours."""
     config: RunConfig
     """The configuration that the run continues with."""
+    attempt_run: int = 1
+    """Which run of its attempt: more than 1 where a queue has suspended the attempt's pods and started them again."""
     changed: tuple[str, ...] = ()
     """Settings that changed since the last claim and only affect the rounding of sums, as ``name before -> now``."""
 
@@ -102,7 +108,7 @@ class RunFolder:
         """Claim the folder for one process (rank 0 of a run, or a data build) of one attempt.
 
         An earlier run of the same job is resumed, archived under ``previous/`` or refused, as ``config.if_exists``
-        says; an earlier attempt with our own uid is always resumed.
+        says; an earlier attempt with our own uid is always resumed, and so is an earlier run of our own attempt.
 
         Raises:
             InputError: the folder belongs to another job, or to an earlier run that must not be touched, or
@@ -130,12 +136,19 @@ class RunFolder:
         config, changed = _freeze(path / CONFIG_FILE, config)
         # Unique even where host names and process ids repeat, as in containers of one image.
         launcher = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        record = {"job": job, "uid": config.job.uid, "attempt": attempt, "launcher": launcher}
+        run = _count_run(owner, config.job.uid, attempt)
+        record = {
+            "job": job,
+            "uid": config.job.uid,
+            "attempt": attempt,
+            "attempt_run": run,
+            "launcher": launcher,
+        }
         text = json.dumps(record, indent=2) + "\n"
         # Last: from here on every earlier claimant fails its fence. Two that claim at the same moment both get here;
         # the later rename wins, and the other one stops at its first commit.
         write_atomically(path / _RUN_FILE, text.encode())
-        return cls(path, text, config, changed)
+        return cls(path, text, config, run, changed)
 
     def check_fence(self) -> None:
         """Check that the folder is still ours; call it right before every commit and deletion.
@@ -158,13 +171,18 @@ class RunFolder:
         owner = _read_owner(path)
         if owner is None:
             raise FencedError(f"{path}: was deleted, so the folder is no longer this attempt's")
-        claimed = f"{self.path}: claimed by attempt {owner['attempt']} of {owner['job']} ({owner['launcher']})"
+        which = f"attempt {owner['attempt']}"
+        if (run := owner.get("attempt_run", 1)) > 1:
+            which += f", run {run},"
+        claimed = f"{self.path}: claimed by {which} of {owner['job']} ({owner['launcher']})"
         if owner["uid"] != json.loads(self.claim_record)["uid"]:
             raise TakenOverError(
                 f"{claimed}, another run; this one stops without touching it",
                 hint="let that run continue, or stop it first; two runs cannot share an output folder",
             )
-        raise FencedError(f"{claimed}; this attempt stops without touching it")
+        own = json.loads(self.claim_record)
+        what = f"run {self.attempt_run} of the attempt" if owner["attempt"] == own["attempt"] else "this attempt"
+        raise FencedError(f"{claimed}; {what} stops without touching it")
 
     def remove_leftovers(self) -> None:
         """Delete what an attempt that was killed while it wrote a record or results left of them."""
@@ -194,6 +212,13 @@ def _check_owner(path: Path, owner: dict[str, Any], job: str, config: RunConfig,
             hint="set output.ifExists (bert-train finetune: --if-exists) to Resume (resume from its latest "
             f"checkpoint) or New (keep it under {_ARCHIVE}/ and start over), or choose another output folder",
         )
+
+
+def _count_run(owner: Mapping[str, Any] | None, uid: str, attempt: int) -> int:
+    """Return which run of its attempt claims the folder: one more than the last that did."""
+    if owner is None or (owner["uid"], owner["attempt"]) != (uid, attempt):
+        return 1
+    return int(owner.get("attempt_run", 1)) + 1
 
 
 def _refuse_foreign_results(path: Path, config: RunConfig) -> None:
@@ -400,8 +425,11 @@ def _was_claimed(path: Path, config: RunConfig) -> bool:
 def _read_owner(path: Path) -> dict[str, Any] | None:
     """Return the content of ``run.json``; None where the folder has no owner."""
     owner = _read_json(path)
-    wanted = {"job": str, "uid": str, "attempt": int, "launcher": str}
-    if owner is not None and not all(isinstance(owner.get(name), kind) for name, kind in wanted.items()):
+    wanted = {"job": str, "uid": str, "attempt": int, "attempt_run": int, "launcher": str}
+    # Releases up to 0.1 counted no runs.
+    if owner is not None and not all(
+        isinstance({"attempt_run": 1, **owner}.get(it), kind) for it, kind in wanted.items()
+    ):
         raise InputError(
             f"{path}: does not name the folder's owner; it must hold job, uid, attempt and launcher",
             hint=_REMEDIES[path.name],

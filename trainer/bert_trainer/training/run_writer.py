@@ -11,6 +11,7 @@ import json
 import logging
 import platform
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -50,6 +51,8 @@ SAVE_AGAIN_AFTER_S = (2.0, 8.0, 30.0)
 attempt, and the next one waits without holding nodes."""
 MOST_METRICS_BYTES = 64 << 20
 """Of records that a report is made from while ranks wait: reading them takes 2 s, and 250 MB beside the model."""
+_SAVES_KEPT = 5
+"""Checkpoints of which the longest counts for what a stop needs: a volume that was slow yesterday may be so no more."""
 SLOW_WRITE_S = 60.0
 """A checkpoint that takes longer is worth a word: the next one has to wait for it."""
 
@@ -184,20 +187,25 @@ class Rank0Writer(RunWriter):
         # Before anything is written: on a full disk, a lower keep frees space.
         self.store.prune(self.store.keep)
         write_environment(folder.path, _describe_environment(environment, world, config))
-        self._metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
+        reporter = Reporter(config.job.uid, attempt, attempt_run=folder.attempt_run)
+        self._metrics = MetricsWriter(folder.path, config.logging, reporter)
         self._saved_at_s = time.monotonic()
-        self._save_took_s: float | None = None
+        self._took_s: deque[float] = deque(maxlen=_SAVES_KEPT)
+        self._step_s = 0.0
         self.rollbacks = read_rollbacks(folder.path)
 
     def _announce(self, position: Position, path: Path, seconds: float) -> None:
         num_bytes = sum(file.stat().st_size for file in path.iterdir())
         is_slow = seconds >= SLOW_WRITE_S
-        self._saved_at_s, self._save_took_s = time.monotonic(), seconds
+        self._saved_at_s = time.monotonic()
+        self._took_s.append(seconds)
         self._metrics.saved(
             stage=position.stage,
             step=position.step,
             path=str(path),
             seconds=seconds,
+            # What a stop has to wait for, before it has saved: the operator compares it with the pods' grace period.
+            stop_s=self._step_s + max(self._took_s),
             message=f"slow volume: {num_bytes / 1e6:.1f} MB took {seconds:.0f} s" if is_slow else None,
         )
 
@@ -224,9 +232,10 @@ class Rank0Writer(RunWriter):
             logger.warning("The report was not written: %s", (str(error).splitlines() or [type(error).__name__])[0])
 
     def progress(self, record: Record, of_ranks: OfRanks = NOTHING_OF_RANKS) -> None:  # noqa: D102
+        self._step_s = float(record.get("step_s") or 0.0)
         # What a crash would lose by now: before the first checkpoint, all since the attempt began.
         figures: Record = {
-            "checkpoint_seconds": self._save_took_s,
+            "checkpoint_seconds": self._took_s[-1] if self._took_s else None,
             "checkpoint_age_s": time.monotonic() - self._saved_at_s,
             "volume_free_share": free_share(self.folder.path),
         }
@@ -265,6 +274,8 @@ class Rank0Writer(RunWriter):
 
     def _note(self, entry: dict[str, Any]) -> None:
         path = self.folder.path / LEDGER_FILE
+        # The ledger says what was trained on: a line of a run that has lost the folder would be somebody else's.
+        self.folder.check_fence()
         with disk_errors(path), open_no_link(path, "a") as file:
             file.write(json.dumps(entry) + "\n")
 

@@ -39,12 +39,22 @@ class ConditionType(_Described):
         "ProgressUnknown",
         "The log of the running attempt cannot be read: step and loss in the status are old. The attempt goes on.",
     )
+    GRACE_TOO_SHORT = (
+        "GraceTooShort",
+        "What a stop has to write takes longer than its pods have for it (runPolicy.stopGraceSeconds); the message has "
+        "the numbers. The attempt goes on, and the next one gets more time where the operator's settings allow it.",
+    )
     STOPPED = "Stopped", "The job was stopped on request and can go on from its newest checkpoint."
     SUCCEEDED = "Succeeded", "Every stage is done; nothing changes any more."
     FAILED = "Failed", "The job ended without success; nothing changes any more."
 
 
-FINDINGS = (ConditionType.STRAGGLING, ConditionType.NODE_UNHEALTHY, ConditionType.PROGRESS_UNKNOWN)
+FINDINGS = (
+    ConditionType.STRAGGLING,
+    ConditionType.NODE_UNHEALTHY,
+    ConditionType.PROGRESS_UNKNOWN,
+    ConditionType.GRACE_TOO_SHORT,
+)
 """Conditions that a running attempt goes on with."""
 
 
@@ -71,6 +81,10 @@ class Reason(_Described):
     )
     DEVICE_UNHEALTHY = "DeviceUnhealthy", "kubelet says that a device of a pod is unhealthy."
     LOG_UNREADABLE = "LogUnreadable", "The API server or the kubelet does not hand out the log; the message says why."
+    SLOW_CHECKPOINTS = (
+        "SlowCheckpoints",
+        "A step and the longest of the last checkpoints take more than 0.8 of the pods' grace period.",
+    )
     RECOVERED = "Recovered", "What the condition told of is over, or its attempt is."
     QUEUED = "Queued", "A queue holds the child back; it starts when its turn comes."
     PREEMPTED = (

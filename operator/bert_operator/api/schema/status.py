@@ -36,6 +36,10 @@ MAX_FAILURES = 512
 """The newest are kept: a job that makes progress between its failures may have any number of them."""
 MAX_PHASE_TIMES = 32
 """Eight phases, each with no run, with the preparation or with the training."""
+MAX_ATTEMPT_RUNS = 1_000_000
+"""More than any queue brings about; a larger number was invented by whatever wrote the log."""
+MAX_SAVE_SECONDS = 1_000_000
+"""Eleven days: no checkpoint takes as long."""
 MAX_AVOIDED_NODES = 16
 """With more bad nodes than that, it is not the nodes."""
 MAX_FLAVORS = 16
@@ -108,6 +112,11 @@ class CheckpointStatus(_Part):
     """Stage in which it was written."""
     step: Annotated[int, Field(ge=0)]
     """Optimizer step of that stage."""
+    seconds: Annotated[int, Field(ge=0, le=MAX_SAVE_SECONDS)] | None = None
+    """Seconds, rounded up, that a checkpoint took to reach the disk: the newest one whose time was reported."""
+    stop_seconds: Annotated[int, Field(ge=0, le=MAX_SAVE_SECONDS)] | None = None
+    """Seconds that a stop needs by what was measured: a step, and the longest of the last five checkpoints. Compared
+    with the pods' grace period (``GraceTooShort``). An evaluation that a stop has to wait for is not in it."""
 
 
 class Failure(_Part):
@@ -253,6 +262,11 @@ class JobStatus(_Part):
     """The stage that the newest attempt reported last; empty once the job has succeeded."""
     attempt: Annotated[int, Field(ge=0)] = 0
     """Number of the newest attempt, counted over all runs; written before its child is created."""
+    attempt_run: Annotated[int, Field(ge=2, le=MAX_ATTEMPT_RUNS)] | None = None
+    """How many times the newest attempt has begun to run, counted by the trainer where it claims the output folder;
+    empty the first time. A queue such as Kueue that preempts an attempt suspends its child and lets the same child go
+    on later, in new pods: the attempt stays, and its number of runs grows. Labels of children and pods cannot have it,
+    since a child is never changed."""
     child: ChildRef | None = None
     """The newest child that was seen."""
     queue: QueueStatus | None = None
@@ -262,9 +276,14 @@ class JobStatus(_Part):
     completed_runs: Annotated[tuple[Word, ...], Field(max_length=8)] = ()
     """Runs that ended with success."""
     progress: Progress | None = None
-    """Progress of the newest attempt in its stage; empty until its first report."""
+    """Progress of the newest attempt in its stage; empty until its first report. While a queue holds an attempt that
+    has run, only how far it got: no rate, no time left, no figures and no time of a report."""
     checkpoint: CheckpointStatus | None = None
     """The newest checkpoint that was reported."""
+    stop_grace_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
+    """Grace period in seconds that attempts get at least from the newest one on, where checkpoints have taken too long
+    for runPolicy.stopGraceSeconds: twice what a stop needs, as far as the settings' limits.stopGraceSeconds allow. It
+    never shrinks. Empty: as runPolicy says."""
     results: Annotated[tuple[StageResult, ...], Field(max_length=MAX_RESULTS)] = ()
     """The latest evaluation of every stage that has been evaluated; the newest of all stands last."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()

@@ -23,7 +23,7 @@ def state_line(job: Job) -> str:
     """Return phase, attempt, stage and reason: what changes a few times in a job's life."""
     parts = [f"{job.name} {job.phase}"]
     if job.attempt:
-        parts.append(f"attempt {job.attempt}")
+        parts.append(job.attempt_text)
     if job.status.get("stage") and not job.has_ended:
         parts.append(str(job.status["stage"]))
     if job.phase not in ("Running", "Succeeded"):

@@ -80,6 +80,7 @@ def summarize(seen: Seen) -> dict[str, Any]:
         "suspended": job.is_suspended,
         "image": job.status.get("image") or job.spec.get("image"),
         "attempt": job.attempt,
+        "attemptRun": job.status.get("attemptRun") or (1 if job.attempt else None),
         "stages": [{"name": stage.name, "kind": stage.kind, "state": stage.state} for stage in job.stages()],
         "queue": None if seen.place is None else seen.place.document(),
         "progress": dict(job.progress),
@@ -107,7 +108,7 @@ def _head(seen: Seen, ink: Ink) -> str:
     if job.is_suspended and job.phase not in ("Stopped", "Stopping"):
         parts.append(ink.paint("suspended", "yellow"))
     if job.attempt:
-        parts.append(f"attempt {job.attempt}")
+        parts.append(job.attempt_text)
     parts += [f"{workers} worker{'s' if workers != 1 else ''}", f"created {age(job.created_s, seen.now_s)} ago"]
     return "  ".join(parts)
 

@@ -116,7 +116,7 @@ def _build_for_job(arguments: argparse.Namespace, stop: StopSignals, open_pool: 
         # Before anything is written: a builder of an earlier attempt that still runs fails at its next look at the
         # fence.
         folder = RunFolder.claim(config, attempt=attempt)
-        reporter = Reporter(config.job.uid, attempt)
+        reporter = Reporter(config.job.uid, attempt, attempt_run=folder.attempt_run)
         check = _check_with_fence(stop, folder)
         for stage in config.stages:
             if isinstance(stage, PrepareStage):
