@@ -18,8 +18,9 @@ from model_page import MARK, clean
 
 INTRODUCTION = """
 `bert_operator.client` does from Python what [kubectl bert](../guides/kubectl-plugin.md#from-python) does, for notebooks
-and scripts. It needs kubectl, whose contexts and credentials it takes, and nothing else but the standard library. All
-names below are imported from `bert_operator.client`. This prints the jobs of a namespace, and changes nothing:
+and scripts. `Client` needs kubectl, whose contexts and credentials it takes; `LocalClient` runs the same jobs on this
+machine by `bert-operator local`; both import nothing but the standard library. All names below are imported from
+`bert_operator.client`. This prints the jobs of a namespace, and changes nothing:
 """.strip()
 
 EXAMPLE = """
@@ -33,9 +34,9 @@ except ApiRefused as error:
 """.strip()
 
 ERRORS = """
-All are `bert_operator.errors.OperatorError`. So are `InputError`, an argument or a kubectl that cannot be used, and its
-kind `DocumentError`, a manifest that cannot be read; these two are imported from `bert_operator.errors`. The text of an
-error is one sentence and, where there is a next step, a second line that begins with `hint:`.
+All are `bert_operator.errors.OperatorError`. So are `InputError`, an argument, a job or a program that cannot be used,
+and its kind `DocumentError`, a manifest that cannot be read; both are imported from `bert_operator.errors`. The text of
+an error is one sentence and, where there is a next step, a second line that begins with `hint:`.
 """.strip()
 
 _SECTION = re.compile(r"^(Args|Raises):$", re.MULTILINE)
@@ -46,8 +47,9 @@ def render_client_page() -> str:
     """Every public name with signature, arguments, result and errors."""
     found = {name: getattr(client, name) for name in client.__all__}
     errors = {name: value for name, value in found.items() if inspect.isclass(value) and issubclass(value, Exception)}
-    # The client first; what it takes and gives afterwards.
-    names = sorted(found.keys() - errors.keys(), key=lambda name: (name != client.Client.__name__, name))
+    # The clients first; what they take and give afterwards.
+    first = (client.Client, client.LocalClient)
+    names = sorted(found.keys() - errors.keys(), key=lambda name: (found[name] not in first, name))
     parts = ["# Python client", MARK, INTRODUCTION, f"```python\n{EXAMPLE}\n```"]
     for name in names:
         parts += [f"## {name}", *(_render_class(found[name]) if inspect.isclass(found[name]) else _render(found[name]))]

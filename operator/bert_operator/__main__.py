@@ -52,8 +52,13 @@ bert-operator get configmap bert-operator-settings -o yaml)"""
 _SMALL_HELP = """\
 the same job at laptop size: every stage in seconds, a tiny model, two ranks at most, no devices, a name and an output
 folder of its own; what is changed is printed"""
+_STATUS_HELP = """\
+keep the job's metadata and status up to date in this file, for programs, as kubectl get -o json prints them"""
+_EOF_HELP = """\
+stop with a checkpoint when standard input ends, for programs: the job goes no further than whoever has started it"""
 _TEXT_HELP = "with --small: the text that comes with Python in place of the job's data, even where that is there"
 
+_MANIFEST = "manifest"
 _NOT_LOOKED_AT = "not looked at: profile, volumes and privileges of a cluster (check --cluster)"
 
 Document = dict[str, Any]
@@ -108,6 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     local.add_argument("--output", type=Path, metavar="PATH", help="output folder instead of spec.output.path")
     local.add_argument("--plain", action="store_true", help="every line of the trainer as it comes, for programs")
+    local.add_argument("--status", type=Path, metavar="FILE", help=_STATUS_HELP)
+    local.add_argument("--stop-at-eof", action="store_true", help=_EOF_HELP)
     _add_small(local)
     _add_check(commands)
     _add_render(commands)
@@ -151,11 +158,12 @@ def _add_render(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     render.add_argument("job", type=Path, metavar="JOB.yaml")
     render.add_argument(
         "--show",
-        choices=SHOWN,
+        choices=(*SHOWN, _MANIFEST),
         default="run-config",
         help="run-config: the trainer's run configuration on this machine, as JSON (default); job: the job in a "
         "cluster, with its profile and all defaults, or with --small and without --settings a manifest for kubectl "
-        "that leaves both to the cluster; objects: what the operator would create for the first attempts, and when",
+        "that leaves both to the cluster; objects: what the operator would create for the first attempts, and when; "
+        "manifest: a valid job as it stands in the file, as JSON, for programs",
     )
     help_text = f"{_SETTINGS_HELP}; default: none, as without a cluster"
     render.add_argument("--settings", type=Path, metavar="FILE", help=help_text)
@@ -199,6 +207,8 @@ def _local(arguments: argparse.Namespace) -> int:
             output=arguments.output,
             plain=arguments.plain,
             job_file=arguments.job if not arguments.small else None,
+            status_file=arguments.status,
+            stop_at_eof=arguments.stop_at_eof,
         ),
     )
 
@@ -243,6 +253,10 @@ def _name_of(document: Document) -> str:
 
 def _render(arguments: argparse.Namespace) -> int:
     document = read_job_document(arguments.job)
+    if arguments.show == _MANIFEST:
+        _read_job(document, arguments)
+        _print(json.dumps(document))
+        return EXIT_SUCCEEDED
     if arguments.small and arguments.show == "job" and arguments.settings is None:
         # A profile may complete it, which only its cluster knows.
         _print(write_job(_shrink(document, parse_job(document), arguments, in_cluster=True)))

@@ -9,6 +9,9 @@ API_GROUP = "bert-operator.dev"
 API_VERSION = f"{API_GROUP}/v1alpha1"
 KIND = "BertPretrainJob"
 
+OUTPUT_ANNOTATION = f"{API_GROUP}/output-folder"
+"""Of a job of this machine: its output folder, absolute."""
+
 # Both stand in labels of children: under other names those of running jobs would not be found after an upgrade.
 PREPARE_RUN = "prepare"
 TRAINING_RUN = "training"

@@ -30,9 +30,10 @@ def test_every_public_name_is_there_with_its_members(name: str) -> None:
     assert missing == []
 
 
-def test_every_argument_of_the_client_stands_in_its_section() -> None:
-    for name, method in inspect.getmembers(client.Client, inspect.isfunction):
-        heading = "\n## Client\n" if name == "__init__" else f"\n### Client.{name}\n"
+@pytest.mark.parametrize("found", [client.Client, client.LocalClient], ids=lambda found: found.__name__)
+def test_every_argument_of_the_client_stands_in_its_section(found: type) -> None:
+    for name, method in inspect.getmembers(found, inspect.isfunction):
+        heading = f"\n## {found.__name__}\n" if name == "__init__" else f"\n### {found.__name__}.{name}\n"
         if name.startswith("_") and name != "__init__":
             continue
         section = PAGE.partition(heading)[2].partition("\n##")[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from bert_operator.errors import LaunchError
@@ -36,6 +38,18 @@ def without(*names: str) -> Programs:
 def test_a_single_rank_needs_no_launcher() -> None:
     assert launch.choose_launcher("auto", ONE, without("mpirun", "horovodrun")) == "alone"
     assert launch.launch_training(PROGRAMS, "alone", ONE, "c.json", {}).command == TRAIN
+
+
+def test_a_program_of_ones_own_gets_what_a_pod_would_give_it() -> None:
+    own = ("python", "train.py", "$(BERT_RUN_CONFIG)", "--price=$5", "$$(HOME)", "$(OTHER)", "$$$$")
+    programs = dataclasses.replace(PROGRAMS, folder="/opt/bin")
+    child = launch.launch_training(programs, "open-mpi", TWO, "c.json", {"PATH": "/bin", "HOME": "/root"}, own=own)
+    assert child.program == ("python", "train.py", "c.json", "--price=$5", "$(HOME)", "$(OTHER)", "$$")
+    assert child.command[-len(own) :] == child.program
+    assert child.environment["PATH"] == "/opt/bin:/bin"
+    assert "-x BERT_RUN_CONFIG" in " ".join(child.command)
+    # The trainer's own environment stays as it is.
+    assert launch.launch_training(programs, "alone", ONE, "c.json", {"PATH": "/bin"}).environment == {"PATH": "/bin"}
 
 
 def test_a_single_rank_on_another_machine_does() -> None:

@@ -30,6 +30,7 @@ from bert_operator.local.executor import LocalExecutor
 from bert_operator.local.hosts import parse_hostfile, render_hostfile
 from bert_operator.local.launch import Binding, Collectives, Launch, LauncherName, MpiChoice, Placement
 from bert_operator.local.programs import Programs, find_programs
+from bert_operator.local.status_file import StatusFile
 from bert_operator.local.summary import print_summary, read_report, render_next_steps
 from bert_operator.names import PREPARE_RUN
 from bert_operator.render.processors import processor_environment
@@ -55,6 +56,10 @@ class LocalOptions:
     plain: bool = False
     job_file: Path | None = None
     """Where the job comes from, for the closing remarks."""
+    status_file: Path | None = None
+    """Kept up to date for programs (``status_file``); None: none."""
+    stop_at_eof: bool = False
+    """Whether the end of standard input stops the job."""
 
 
 def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | None = None) -> int:
@@ -85,9 +90,20 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
     job = prepare_on_these_machines(job, hosts, launcher, programs)
     with _working_folder(beside=output if len(hosts) > 1 else None) as folder:
         starter = _Starter(job, programs, launcher, placement, folder, output)
+        path = options.status_file
+        tell = None if path is None else StatusFile(path, job, starter.uid, output).write
         display = choose_display(plain=options.plain)
         try:
-            outcome = LocalExecutor(job, starter.make_launch, folder, display, uid=starter.uid).run()
+            executor = LocalExecutor(
+                job,
+                starter.make_launch,
+                folder,
+                display,
+                uid=starter.uid,
+                tell=tell,
+                stop_at_eof=sys.stdin.fileno() if options.stop_at_eof else None,
+            )
+            outcome = executor.run()
         finally:
             display.close()
     if outcome.status.phase == "Succeeded":
@@ -150,6 +166,8 @@ class _Starter:
         )
         self._preparing = _prepare_placement(job, placement.hosts, folder)
         self._through = start_through(job, programs, binding)
+        own = job.spec.workspace
+        self._own = () if own is None else (*own.command, *own.args)
         self._placement = replace(placement, hostfile=str(hostfile) if hostfile else None)
 
     def make_launch(self, child: ChildSpec, record: Path) -> Launch:
@@ -168,7 +186,13 @@ class _Starter:
         if is_prepare:
             return launch.launch_prepare(self._programs, config, environment, self._preparing)
         return launch.launch_training(
-            self._programs, self._launcher, self._placement, config, environment, through=self._through
+            self._programs,
+            self._launcher,
+            self._placement,
+            config,
+            environment,
+            through=self._through,
+            own=self._own,
         )
 
 

@@ -7,7 +7,9 @@ It decides nothing about the job: every change (a child ends, a stop is requeste
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -36,12 +38,17 @@ TERMINATION_GRACE_S = 5.0
 DEADLINE_GRACE_S = 120.0
 """From the deadline until everything is killed: enough for a checkpoint of a large model."""
 
+TELL_S = 0.5
+"""At most so old is the progress that ``tell`` was given."""
+
 _LAST_LINES = 20
 _MAX_RECORD_BYTES = 65_536
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 MakeLaunch = Callable[[ChildSpec, Path], Launch]
 """Returns how to start a child, given the file for its termination record."""
+Tell = Callable[[JobStatus], None]
+"""Is given the job's status when it has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +65,32 @@ class LocalExecutor:
     """Runs one job, once."""
 
     def __init__(
-        self, job: BertPretrainJob, make_launch: MakeLaunch, folder: Path, display: Display, *, uid: str
+        self,
+        job: BertPretrainJob,
+        make_launch: MakeLaunch,
+        folder: Path,
+        display: Display,
+        *,
+        uid: str,
+        tell: Tell | None = None,
+        stop_at_eof: int | None = None,
     ) -> None:
-        """Prepare to run. folder: exists, and takes termination records. uid: in the run configuration."""
+        """Prepare to run.
+
+        Args:
+            job: A valid job.
+            make_launch: How children are started.
+            folder: Exists, and takes termination records.
+            display: What a person sees.
+            uid: In the run configuration.
+            tell: Given the status while the job runs, progress included; None: nobody.
+            stop_at_eof: A descriptor at whose end the job is stopped as by SIGTERM; None: none.
+        """
         self._job = job
         self._uid = uid
+        self._tell = tell
+        self._tell_at_s: float | None = None  # on the monotonic clock, as below
+        self._stop_at_eof = stop_at_eof
         self._make_launch = make_launch
         self._folder = folder
         self._display = display
@@ -75,6 +103,8 @@ class LocalExecutor:
         self._children: dict[int, Child] = {}
         self._process: ChildProcess | None = None
         self._progress: ProgressRecord | None = None
+        self._figures: ProgressRecord | None = None
+        """The newest record with progress: behind it there may be one about a checkpoint."""
         self._checkpoint: ProgressRecord | None = None
         self._results: tuple[StageResult, ...] = ()
         # Twice as many, since the banner of mpirun is dropped from them.
@@ -91,6 +121,8 @@ class LocalExecutor:
         """
         # Handlers first and last: a Ctrl-C while the guard starts or ends is an event like any other.
         with _stop_signals_into(self._events), guarded(self._folder):
+            if self._stop_at_eof is not None:
+                threading.Thread(target=self._await_eof, args=(self._stop_at_eof,), daemon=True).start()
             try:
                 while not self._step():
                     pass
@@ -113,6 +145,8 @@ class LocalExecutor:
         # In memory alone: a local job that is run again begins with an empty status, and the output folder decides what
         # it resumes.
         self._status = step.status
+        if self._tell is not None:
+            self._tell(self._status)
         for child in step.stop:
             self._stop(child)
         # After a creation plan again at once: only then is it known until when to wait.
@@ -157,11 +191,14 @@ class LocalExecutor:
         """Handle events until one of them, or time, changes what ``plan`` depends on."""
         requeue_at_s = None if requeue_after_s is None else time.monotonic() + requeue_after_s
         while True:
-            times = [moment for moment in (requeue_at_s, self._kill_at_s) if moment is not None]
+            self._tell_progress_if_due()
+            times = [moment for moment in (requeue_at_s, self._kill_at_s, self._tell_at_s) if moment is not None]
             timeout_s = max(0.0, min(times) - time.monotonic()) if times else None
             try:
                 event = self._events.get(timeout=timeout_s)
             except Empty:
+                if self._tell_at_s is not None and self._tell_at_s == min(times):
+                    continue
                 self._kill_if_due()
                 return
             match event:
@@ -186,11 +223,39 @@ class LocalExecutor:
                 self._results = add_results(self._results, [result], stages)
             if record.event in ("checkpoint", "resumed"):
                 self._checkpoint = record
+            if record.event in ("progress", "stage_started"):
+                self._figures = record
+            if self._tell is not None and self._tell_at_s is None:
+                self._tell_at_s = time.monotonic() + TELL_S
         elif line.from_rank:
             self._last_lines.append(line.text)
         else:
             self._launcher_lines.append(line.text)
         self._display.show(line.text, record)
+
+    def _tell_progress_if_due(self) -> None:
+        """Tell what the newest records say. Lines alone change no decision, so that nothing else is planned anew."""
+        if self._tell is not None and self._tell_at_s is not None and time.monotonic() >= self._tell_at_s:
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        assert self._tell is not None, "somebody is told"
+        self._tell_at_s = None
+        now = plan(self._job, replace(self._observe(), progress=self._figures), time.time()).status
+        self._status = self._status.model_copy(
+            update={"progress": now.progress, "stage": now.stage, "checkpoint": now.checkpoint}
+        )
+        self._tell(self._status)
+
+    def _await_eof(self, descriptor: int) -> None:
+        """Stop the job once nobody holds the other end, and without a checkpoint where that takes too long."""
+        with contextlib.suppress(OSError):
+            while os.read(descriptor, 1024):
+                pass
+        self._events.put(StopSignal(signal.SIGTERM))
+        # Nobody is there to ask again.
+        time.sleep(self._job.spec.run_policy.stop_grace_seconds)
+        self._events.put(StopSignal(signal.SIGTERM))
 
     def _handle_stop_signal(self, number: int) -> None:
         self._stop_signals.append(number)
@@ -226,6 +291,8 @@ class LocalExecutor:
                     self._handle_line(event)
                 elif isinstance(event, StopSignal):
                     self._stop_signals.append(event.signal_number)
+        if self._tell_at_s is not None:
+            self._tell_progress()
         attempt, child = max(self._children.items())
         record = _read_record_file(self._record_path(attempt))
         # horovodrun always exits with 1: the code of the rank that failed first is in its output.

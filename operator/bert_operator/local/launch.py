@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ MpiChoice = Literal["auto", "open-mpi", "gloo"]
 Collectives = Literal["horovod", "torch"]
 
 ATTEMPT_VARIABLE = "BERT_ATTEMPT"
+CONFIG_VARIABLE = "BERT_RUN_CONFIG"
+"""Where a program of the user's own finds the run configuration."""
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Nobody is there to answer: an unknown host is accepted once, a changed key refused, a password never asked for.
@@ -50,6 +53,7 @@ _TORCHRUN_PREFIX = "torchrun: "  # of bert_trainer.parallel.torchrun
 _SHELL_WORDS = ("Killed", "Terminated")  # printed by the shell in which horovodrun starts every rank
 _MPI_FRAME = re.compile(r"-{60,}")
 _GREETING = re.compile(r"rank \d+ on \S+: ")  # every rank's first line: its share of the machine
+_REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
 _GLOO_EXIT = re.compile(r"^(?:Process \d+ exit with status code (-?\d{1,9})\.|Exit code: (-?\d{1,9}))$")
 
 
@@ -244,13 +248,31 @@ def launch_training(
     environment: Mapping[str, str],
     *,
     through: tuple[str, ...] = (),
+    own: tuple[str, ...] = (),
 ) -> Launch:
     """Return the launch of training: every rank runs the same program.
 
-    through: Program that starts the trainer as a rank and is replaced by it (exec).
+    Args:
+        programs: Of this machine.
+        launcher: Of the ranks.
+        placement: Of the ranks.
+        config: The run configuration's file.
+        environment: Of every rank.
+        through: Program that starts the trainer as a rank and is replaced by it (exec).
+        own: The job's own program in place of the trainer; empty: the trainer.
     """
     program = (*programs.train, "--config", config)
+    if own:
+        # As in a pod: ``python`` is the one that has the trainer's packages, also where no environment is activated.
+        path = os.pathsep.join(filter(None, (programs.folder, environment.get("PATH"))))
+        environment = {**environment, CONFIG_VARIABLE: config, "PATH": path}
+        program = tuple(expand(word, environment) for word in own)
     return _launch_ranks(programs, launcher, placement, environment, program, (*through, *program))
+
+
+def expand(word: str, environment: Mapping[str, str]) -> str:
+    """Return a word of a container's command as kubelet passes it on: with the values of $(NAME), and $ for $$."""
+    return _REFERENCE.sub(lambda found: "$" if found[1] is None else environment.get(found[1], found[0]), word)
 
 
 def _launch_ranks(

@@ -43,6 +43,8 @@ class Programs:
     """Hardware threads of a physical core; None if this process may use only some threads of its cores, as after
     ``taskset``, or if sysfs does not show it."""
     is_root: bool = False
+    folder: str = ""
+    """Where the interpreter is."""
 
 
 def find_programs() -> Programs:
@@ -63,6 +65,7 @@ def find_programs() -> Programs:
         numa_nodes=count_numa_nodes(),
         threads_per_core=count_threads_per_core(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()),
         is_root=os.geteuid() == 0,
+        folder=str(Path(sys.executable).parent),
     )
 
 

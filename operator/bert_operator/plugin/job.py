@@ -276,6 +276,15 @@ def read_records(lines: Iterable[str], job: Job) -> list[ProgressRecord]:
     return [record for record in found if record is not None and record.job == job.uid]
 
 
+def metric_row(record: ProgressRecord, attempt: int = 0) -> dict[str, str | float] | None:
+    """Return a report as a row of a table; None for any other record. attempt: where the record names none."""
+    if record.event != "progress" or record.stage is None:
+        return None
+    row: dict[str, str | float] = {"attempt": record.attempt or attempt, "stage": record.stage}
+    figures = ((name, record.number(name)) for name in record.fields if name != "stage")
+    return row | {name: value for name, value in figures if value is not None}
+
+
 def read_timed_records(lines: Iterable[str], job: Job) -> list[tuple[float, ProgressRecord]]:
     """Return the records of a job with their times (seconds since 1970), of a log that was read with timestamps."""
     found = []

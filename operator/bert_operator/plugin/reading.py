@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bert_operator.errors import InputError
 from bert_operator.plugin.errors import ApiRefused
-from bert_operator.plugin.job import Job, Json, Pod, losses, read_pods, read_records, read_timed_records
+from bert_operator.plugin.job import Job, Json, Pod, losses, metric_row, read_pods, read_records, read_timed_records
 from bert_operator.plugin.kubectl import JOBS, Kubectl
 from bert_operator.plugin.queue_place import QueuePlace, read_place
 from bert_operator.plugin.views.status_view import Seen
@@ -141,11 +141,8 @@ def read_metrics(kubectl: Kubectl, job: Job) -> list[dict[str, str | float]]:
     for pod in read_pods_of(kubectl, job):
         if not (pod.has_log and pod.has_started):
             continue
-        for record in read_records(read_log(kubectl, job, pod), job):
-            if record.event == "progress" and record.stage is not None:
-                row: dict[str, str | float] = {"attempt": record.attempt or pod.attempt, "stage": record.stage}
-                figures = ((name, record.number(name)) for name in record.fields if name != "stage")
-                rows.append(row | {name: value for name, value in figures if value is not None})
+        found = (metric_row(record, pod.attempt) for record in read_records(read_log(kubectl, job, pod), job))
+        rows += [row for row in found if row is not None]
     return rows
 
 

@@ -175,8 +175,9 @@ def _container(role: _Role, arguments: list[str], volume_mounts: list[Document])
     if limits := _limits(role):
         # Requests equal limits: no worker is slowed down by other pods of its node.
         container["resources"] = {"limits": limits, "requests": dict(limits)}
-    if spec.workspace is not None and role.child.run != PREPARE_RUN:
-        container["workingDir"] = spec.workspace.volume.mount_path or mounts.WORKSPACE_MOUNT
+    workspace = None if spec.workspace is None else spec.workspace.volume
+    if workspace is not None and role.child.run != PREPARE_RUN:
+        container["workingDir"] = workspace.mount_path or mounts.WORKSPACE_MOUNT
     if role.name == names.WORKER:
         container["ports"] = [{"name": "ssh", "containerPort": SSH_PORT}]
         # Nothing waits for it (launcherCreationPolicy): it shows workers whose node or sshd does not answer as Blocked.
@@ -324,7 +325,7 @@ def _user_volumes(role: _Role) -> Iterator[tuple[str, VolumeSource, str, bool]]:
     if spec.dataset.volume is not None and role.name != names.LAUNCHER:
         # Only the run that prepares the data may write there.
         yield "dataset", spec.dataset.volume, mounts.DATASET_MOUNT, role.child.run != PREPARE_RUN
-    if spec.workspace is not None:
+    if spec.workspace is not None and spec.workspace.volume is not None:
         # In the launcher, too: mpirun starts ranks in its own working directory, which therefore has to exist there.
         yield "workspace", spec.workspace.volume, mounts.WORKSPACE_MOUNT, True
     for entry in spec.volumes:

@@ -329,7 +329,7 @@ _OUTPUT_MOUNT = (
     f"(has(self.output.volume.mountPath) ? self.output.volume.mountPath : '{mounts.OUTPUT_MOUNT}') : 'no output')"
 )
 _WORKSPACE_MOUNT = (
-    "(has(self.workspace) ? (has(self.workspace.volume.mountPath) ? "
+    "(has(self.workspace) && has(self.workspace.volume) ? (has(self.workspace.volume.mountPath) ? "
     f"self.workspace.volume.mountPath : '{mounts.WORKSPACE_MOUNT}') : 'no workspace')"
 )
 

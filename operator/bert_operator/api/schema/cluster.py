@@ -354,10 +354,12 @@ class RoleSpec(Section):
 
 
 class WorkspaceSpec(Section):
-    """Your own code on a volume, run in place of the trainer by every rank of the training run."""
+    """Your own program, run in place of the trainer by every rank of the training run."""
 
-    volume: VolumeSource
-    """Mounted at /mnt/workspace, read-only; ranks start in that folder."""
+    volume: VolumeSource | None = None
+    """Your code, mounted at /mnt/workspace, read-only; ranks start in that folder. Empty: no volume, for a program that
+    the image has or that stands in ``args``; ranks start in the image's own folder. Without a cluster ranks start in
+    the current folder either way."""
     command: Annotated[tuple[Word, ...], Field(min_length=1, max_length=64)]
     """Program and its first arguments. MPI's environment is set, and BERT_RUN_CONFIG is the path of the run
     configuration."""

@@ -1,19 +1,4 @@
-"""Jobs of a cluster from Python, for notebooks and scripts: what ``kubectl bert`` does, with values for arguments.
-
-It speaks to the cluster through kubectl, so contexts, credentials and proxies are those of the command line. The
-standard library is all that is imported::
-
-    from bert_operator.client import Client
-
-    client = Client(namespace="team")
-    job = client.submit("job.yaml")
-    for line in client.follow(job.name):
-        print(line)
-    rows = client.metrics(job.name)      # pandas.DataFrame(rows) is a table
-
-Errors are those of ``bert_operator.plugin.errors``: NoSuchObject, ApiRefused, NeverReached, TimeIsUp, all of them
-OperatorError.
-"""
+"""``Client``: the jobs of a cluster, through kubectl."""
 
 from __future__ import annotations
 
@@ -26,26 +11,11 @@ from typing import Any
 from bert_operator.errors import DocumentError
 from bert_operator.names import KIND
 from bert_operator.plugin import changing, reading, surroundings, waiting
-from bert_operator.plugin.errors import ApiRefused, NeverReached, NoSuchObject, TimeIsUp
 from bert_operator.plugin.event import Event, read_event
 from bert_operator.plugin.following import Follower, Wanted
-from bert_operator.plugin.job import Job, Stage
+from bert_operator.plugin.job import Job
 from bert_operator.plugin.kubectl import Kubectl
-from bert_operator.plugin.presets import make_manifest
 from bert_operator.plugin.views.cost_view import Cost, find_cost
-
-__all__ = [
-    "ApiRefused",
-    "Client",
-    "Cost",
-    "Event",
-    "Job",
-    "NeverReached",
-    "NoSuchObject",
-    "Stage",
-    "TimeIsUp",
-    "make_manifest",
-]
 
 
 class Client:

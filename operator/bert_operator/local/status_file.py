@@ -1,0 +1,54 @@
+"""A job of this machine as an object, for programs: what ``kubectl get -o json`` prints of a job, without its spec.
+
+Other processes read it while the job runs, so it is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.api.schema.status import JobStatus
+from bert_operator.errors import LaunchError
+from bert_operator.names import OUTPUT_ANNOTATION
+from bert_operator.timestamps import render_time
+
+
+class StatusFile:
+    """The file of one job."""
+
+    def __init__(self, path: Path, job: BertPretrainJob, uid: str, output: Path) -> None:
+        """Prepare it; nothing is written yet. uid: in the run configuration. output: the output folder."""
+        self._path = path
+        self._was_written = False
+        self._metadata: dict[str, Any] = {
+            "name": job.metadata.name,
+            "namespace": job.metadata.namespace,
+            "uid": uid,
+            "creationTimestamp": render_time(time.time()),
+            "annotations": {OUTPUT_ANNOTATION: str(output)},
+        }
+
+    def write(self, status: JobStatus) -> None:
+        """Replace what is there. Where that fails later on, as on a full disk, the job goes on.
+
+        Raises:
+            LaunchError: It cannot be written for the first time.
+        """
+        text = json.dumps({"metadata": self._metadata, "status": status.model_dump(mode="json", by_alias=True)})
+        beside = self._path.with_name(f"{self._path.name}.new")
+        try:
+            beside.write_text(text, encoding="utf-8")
+            os.replace(beside, self._path)
+            self._was_written = True
+        except OSError as error:
+            if self._was_written:
+                return
+            raise LaunchError(
+                f"--status {self._path}: cannot be written ({error.strerror})",
+                hint="name a file in a folder that this user may write",
+            ) from error
