@@ -157,6 +157,12 @@ def test_checks_that_an_admission_waits_for_are_told() -> None:
 
 
 @pytest.mark.parametrize("case", ["running", "readmitted"])
+def test_words_from_before_a_queue_took_the_child_back_are_not_repeated(case: str) -> None:
+    child = see(case)
+    assert (child.state, child.wait, child.blocker) == ("Queued", None, None)
+
+
+@pytest.mark.parametrize("case", ["running", "readmitted"])
 def test_what_has_admitted_a_child_is_told_while_it_runs(case: str) -> None:
     child = see(case, suspended=False)
     assert child.queue == QueueStatus(name="team", workload="job-first-f15cc", cluster_queue="cq", flavors=("default",))

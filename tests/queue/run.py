@@ -25,7 +25,6 @@ FOLDERS = ("tools/local_cluster", "tests/support", "tests/chaos", "tests/queue")
 sys.path[:0] = [str(HERE.parents[1] / name) for name in FOLDERS]
 
 from bench import Bench, chaos_job, folder_of, outcome_of, prepare_bench  # noqa: E402 - after the path
-from control_plane_faults import HARDLY  # noqa: E402
 from job_watch import JobWatch, surviving  # noqa: E402
 from leaders import kill_leader, polite_takeover, steal_lease, takeover  # noqa: E402
 from node_shares import slowed  # noqa: E402
@@ -42,6 +41,8 @@ PODS = 3
 ROOM = {"cpu": "100", "memory": "200Gi"}
 """Whatever pods ask for has to be covered; what limits here is their number."""
 API_SERVER_AWAY_S = 15.0
+A_CRAWL = 0.05
+"""Of a core, for each worker meanwhile: some 40 of the job's 180 steps."""
 SETTINGS = {"priorityBoost": {"afterSeconds": [5, 15, 30]}}
 
 
@@ -90,7 +91,8 @@ class _Stories:
                 ("api-server-away", 2, away),
             ):
                 if self._is_asked_for(name):
-                    step = self._drawn.randrange(20, 120)
+                    # What is disturbed meanwhile must not end first.
+                    step = self._drawn.randrange(20, 120 if disturb is _nothing else 60)
                     told.append(
                         tell_preemption(
                             bench,
@@ -147,7 +149,7 @@ def _away(cluster: JobCluster) -> Callable[[RealJob], None]:
 
     def stop_for_a_while(job: RealJob) -> None:
         # Kueue has decided, and cannot suspend the job: it must not end meanwhile.
-        with slowed(job.pods("worker"), HARDLY):
+        with slowed(job.pods("worker"), A_CRAWL):
             node.api_server.kill()
             time.sleep(API_SERVER_AWAY_S)  # the fault itself
             node.api_server.start()

@@ -30,6 +30,8 @@ TRAINING, URGENT = "training", "urgent"
 """The two queues, and the priority class of those in the second."""
 GOES_S, RETURNS_S, ENDS_S = 180.0, 120.0, 400.0
 LOOK_S = 0.2
+SAYS_S = 15.0
+"""Longest time until the status of a preempted job says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,9 @@ def tell_preemption(
             wait_until(lambda: not _pods(job), GOES_S, lambda: f"the pods of {story} to go", every_s=0.2)
             job.wait_phase("Queued", timeout_s=GOES_S)
             wait_until(lambda: _is_running(namespace, urgent), GOES_S, lambda: f"{urgent} to run", every_s=0.2)
+            # An operator that has just begun reads Workloads one after another.
+            with contextlib.suppress(TimeoutError):
+                wait_until(partial(_says_why, job), SAYS_S, "the status to say why", every_s=0.2)
             findings += _missing_words(job)
         trained = len(watch.lines)
         wait_until(lambda: is_admitted(job), RETURNS_S, lambda: f"{story} to be admitted", every_s=0.02)
@@ -197,6 +202,10 @@ def is_admitted(job: RealJob) -> bool:
 def _conditions(job: RealJob) -> set[str]:
     conditions = workload_of(job).get("status", {}).get("conditions") or ()
     return {str(item["type"]) for item in conditions if item["status"] == "True"}
+
+
+def _says_why(job: RealJob) -> bool:
+    return not _missing_words(job)
 
 
 def _missing_words(job: RealJob) -> list[str]:
