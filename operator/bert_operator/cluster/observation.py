@@ -71,7 +71,7 @@ def observe_child(
         failed = blame_sick_node(_failed(base, child, pods, conditions), pods, nodes)
         return replace(failed, finished_at_s=_ended_at(failed.finished_at_s, child, now_s))
     if child.is_suspended:
-        # One that is admitted, and held all the same, was read before a queue took the child back, or is about to go on.
+        # One that is admitted, and held all the same, was read before a queue took the child back, or it is to go on.
         if workload is None or child.is_deleting or (workload.is_admitted and not workload.evicted[0]):
             return replace(base, state="Queued")
         wait = describe_wait(workload, preemptor, namespace)
