@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ from bert_operator.api.parsing.validation import parse_job
 from bert_operator.client import make_function_manifest
 from bert_operator.client.functions import LARGEST_SOURCE, LONGEST_WORD
 from bert_operator.errors import InputError
-from bert_operator.local.launch import expand
 from sample_job import sample_document
 
 OF_THIS_MODULE = 3
@@ -49,7 +49,8 @@ def run(manifest: dict[str, Any], **variables: str) -> subprocess.CompletedProce
     workspace = parse_job(manifest).spec.workspace
     assert workspace is not None
     environment = {**os.environ, "HOME": "/home/bert", **variables}
-    program, *rest = (expand(word, environment) for word in (*workspace.command, *workspace.args))
+    # What a pod is rendered with reaches its program as it stands (tests/rendering/test_properties.py).
+    program, *rest = (*workspace.command, *workspace.args)
     assert program == "python"
     return subprocess.run([sys.executable, *rest], env=environment, capture_output=True, text=True, timeout=20)
 
@@ -59,6 +60,15 @@ def test_a_function_runs_from_its_source_and_its_arguments() -> None:
     found = run(make_function_manifest(greet, {"name": "$(HOME) $$x", "times": 1}))
     own = "['', '  of', '    its own width']\nGrüße, $(HOME) $$x!\n /home/bert $(HOME) $$ own\n"
     assert (found.returncode, found.stdout, found.stderr) == (0, own, "")
+
+
+@pytest.mark.parametrize("name", ["name", "given", "text", "parts"])
+def test_a_function_may_be_called_anything(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"def {name}(given):\n    print(given)\n")
+    scope: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    assert run(make_function_manifest(scope[name], {"given": "$x"})).stdout == "$x\n"
 
 
 def test_a_function_ends_its_rank_as_a_program_does() -> None:

@@ -33,8 +33,8 @@ name, given, *parts = sys.argv[1:]
 text, file, given = "".join(parts), "<" + name + ">", json.loads(given)
 linecache.cache[file] = len(text), None, text.splitlines(True), file
 sys.excepthook = traceback.print_exception
-exec(compile(text, file, "exec", __future__.annotations.compiler_flag))
-globals()[name](**given)
+exec(compile(text, file, "exec", __future__.annotations.compiler_flag), scope := {"__name__": "__main__"})
+scope[name](**given)
 """
 """Runs the rest of its command line: the function's name, its arguments as JSON, its source in parts. Annotations are
 left alone, as in a file with that import: they may name what is imported inside. Python's own hook would show no lines
@@ -171,12 +171,12 @@ def _write_arguments(function: Callable[..., object], arguments: Mapping[str, An
             "numbers, true, false, None, lists, and dictionaries whose keys are text",
             hint="pass a list for a tuple and a text for a path, and make the rest inside the function",
         )
-    if len(_escape(text)) > LONGEST_WORD:
+    if len(text) > LONGEST_WORD:
         raise InputError(
             f"arguments: got {len(text)} characters of JSON; allowed: at most {LONGEST_WORD}",
             hint="write long values to a file on a volume, and pass its path",
         )
-    return _escape(text)
+    return text
 
 
 def _is_json(value: object) -> bool:
@@ -191,19 +191,13 @@ def _parts(source: str) -> Iterator[str]:
     half = LONGEST_WORD // 2
     part = ""
     for line in source.splitlines(keepends=True):
-        # Before they are escaped: no escape may be cut in two.
-        for piece in (_escape(line[begin : begin + half]) for begin in range(0, len(line), half)):
+        for piece in (line[begin : begin + half] for begin in range(0, len(line), half)):
             if part and len(part) + len(piece) > LONGEST_WORD:
                 yield part
                 part = ""
             part += piece
     if part:
         yield part
-
-
-def _escape(text: str) -> str:
-    """Return a text that kubelet passes on as it was: it would take $(NAME) for a variable."""
-    return text.replace("$", "$$")
 
 
 def _plain_manifest(function_name: str) -> Json:

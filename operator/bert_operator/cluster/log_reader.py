@@ -306,6 +306,8 @@ class LogReader:
             if known is None or known.uid != job.uid:
                 known = _Known(job.uid, next(self._readings), pod.attempt, LatestRecords(job=job.uid), 0, now_s, now_s)
             records = known.records.of_pod(pod.uid)
+            if known.attempt < pod.attempt:  # of whose log nothing was read yet
+                known = replace(known, reading=next(self._readings), attempt=pod.attempt, tail=0, changed_at_s=now_s)
             if known.attempt == pod.attempt and records.unreadable != unread.message:
                 self._known[ref] = replace(known, records=replace(records, unreadable=unread.message))
                 self._enqueue(ref)

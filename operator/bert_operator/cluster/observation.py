@@ -165,7 +165,13 @@ def _has_begun(child: ChildSummary, pods: Iterable[PodSummary], workers: int, co
     """
     if "FailureTarget" in conditions or "SuccessCriteriaMet" in conditions:
         return True  # a Job that only waits for its last pod
-    begun = [pod for pod in pods if pod.phase in ("Running", "Succeeded", "Failed")]
+    # Those that a queue has suspended may still be leaving after it has let the child go on.
+    held_until_s = 0.0 if child.is_deleting else child.waiting_since_s or 0.0
+    begun = [
+        pod
+        for pod in pods
+        if pod.phase in ("Running", "Succeeded", "Failed") and not (pod.is_deleting and pod.created_at_s < held_until_s)
+    ]
     if child.kind == "Job" or "Running" in conditions:
         return bool(begun)
     launcher = next((pod for pod in begun if pod.role == names.LAUNCHER), None)

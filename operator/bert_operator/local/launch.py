@@ -53,7 +53,6 @@ _TORCHRUN_PREFIX = "torchrun: "  # of bert_trainer.parallel.torchrun
 _SHELL_WORDS = ("Killed", "Terminated")  # printed by the shell in which horovodrun starts every rank
 _MPI_FRAME = re.compile(r"-{60,}")
 _GREETING = re.compile(r"rank \d+ on \S+: ")  # every rank's first line: its share of the machine
-_REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
 _GLOO_EXIT = re.compile(r"^(?:Process \d+ exit with status code (-?\d{1,9})\.|Exit code: (-?\d{1,9}))$")
 
 
@@ -266,13 +265,8 @@ def launch_training(
         # As in a pod: ``python`` is the one that has the trainer's packages, also where no environment is activated.
         path = os.pathsep.join(filter(None, (programs.folder, environment.get("PATH"))))
         environment = {**environment, CONFIG_VARIABLE: config, "PATH": path}
-        program = tuple(expand(word, environment) for word in own)
+        program = own
     return _launch_ranks(programs, launcher, placement, environment, program, (*through, *program))
-
-
-def expand(word: str, environment: Mapping[str, str]) -> str:
-    """Return a word of a container's command as kubelet passes it on: with the values of $(NAME), and $ for $$."""
-    return _REFERENCE.sub(lambda found: "$" if found[1] is None else environment.get(found[1], found[0]), word)
 
 
 def _launch_ranks(

@@ -14,8 +14,9 @@ volume that is slower on that day."""
 RAISED_TO = 2
 """Times what a stop needs, where the period is raised: so it is not raised again for every checkpoint that takes a
 little longer."""
-LONGEST_GRACE_S = 86_400
-"""As runPolicy.stopGraceSeconds allows."""
+LONGEST_GRACE_S = 3_600
+"""Where the settings have no bound. What a stop needs is told by the job's program, which may tell anything, and drains
+wait for it."""
 
 
 def raise_grace(
