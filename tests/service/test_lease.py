@@ -177,6 +177,24 @@ def test_of_two_that_see_it_free_at_the_same_time_one_gets_it() -> None:
     play(story)
 
 
+def test_those_that_were_too_late_give_nothing_back_that_another_one_holds() -> None:
+    async def story(server: ApiStandIn) -> None:
+        async with replicas(server, *(f"replica-{number}" for number in range(6))) as found:
+            for replica in found:
+                replica.start()
+            await until(lambda: any(replica.permit.holds() for replica in found))
+            (leader,) = (replica for replica in found if replica.permit.holds())
+            others = [replica for replica in found if replica is not leader]
+            await until(lambda: all(replica.lease._holder for replica in others))
+            held_by = holder(server)
+            for replica in others:
+                await replica.leave()
+                assert holder(server) == held_by
+            assert leader.permit.holds()
+
+    play(story)
+
+
 def test_one_that_may_not_look_does_not_lead_and_says_so() -> None:
     async def story(server: ApiStandIn) -> None:
         server.refuses.add(PATH)

@@ -35,11 +35,18 @@ class Queue:
     step: int = 10
     saved: int = 0
     written: list[tuple[str, str]] = field(default_factory=list)
+    owner: str = "uid"
+    pod: str = "launcher"
+    """That runs; the records are of the pod "launcher"."""
     refuses: int = 0
     """The status with which writes are refused; 0: none is."""
 
     def queued_children(self) -> list[tuple[JobRef, Any]]:
-        return [(REF, SimpleNamespace(uid="child", name="demo-a1", attempt=1, is_suspended=self.is_suspended))]
+        child = {"uid": "child", "name": "demo-a1", "attempt": 1, "owner_uid": self.owner, "conditions": ()}
+        return [(REF, SimpleNamespace(**child, kind="MPIJob", is_suspended=self.is_suspended))]
+
+    def pods(self, ref: JobRef, child: str) -> list[Any]:
+        return [SimpleNamespace(uid=self.pod, role="launcher", is_deleting=False, created_at_s=0.0)]
 
     def workload(self, uid: str) -> WorkloadSummary:
         conditions = [{"type": "Admitted", "status": "True"}] if self.is_admitted else []
@@ -51,7 +58,9 @@ class Queue:
     def latest(self, ref: JobRef) -> LatestRecords:
         fields = {"stage": "phase1", "step": str(self.step), "checkpoint_age_s": str(self.age_s)}
         checkpoint = ProgressRecord("checkpoint", "uid", 1, {"stage": "phase1", "step": str(self.saved)})
-        return LatestRecords(progress=ProgressRecord("progress", "uid", 1, fields), checkpoint=checkpoint, job="uid")
+        return LatestRecords(
+            progress=ProgressRecord("progress", "uid", 1, fields), checkpoint=checkpoint, job="uid", pod="launcher"
+        )
 
     async def patch(self, path: str, document: Any) -> None:
         if self.refuses:
@@ -87,6 +96,14 @@ def test_who_waits_or_has_to_go_has_no_boost(change: dict[str, Any]) -> None:
     assert looked(Queue(boost=0, **change), 500, 500) == []
 
 
+def test_what_was_not_saved_before_a_preemption_counts_no_more() -> None:
+    assert looked(Queue(boost=2, pod="of the next run"), 500) == ["0"]
+
+
+def test_a_job_that_somebody_labels_like_a_child_of_ours_gets_nothing() -> None:
+    assert looked(Queue(owner=""), 500) == []
+
+
 def test_an_operator_that_starts_again_writes_what_has_changed_only() -> None:
     assert looked(Queue(boost=1), 70, 80) == []
     assert looked(Queue(boost=1), 301) == ["2"]
@@ -101,6 +118,18 @@ def test_what_somebody_wrote_instead_of_a_number_is_replaced() -> None:
 @pytest.mark.parametrize("status", [403, 422, 500])
 def test_refused_writes_are_tried_again_later_and_harm_nothing(status: int) -> None:
     assert looked(Queue(refuses=status), 61, 62) == []
+
+
+def test_a_workload_that_refuses_its_number_is_asked_again_with_the_next_one() -> None:
+    queue = Queue(refuses=422)
+    booster = PriorityBooster(queue, queue, queue.latest, AFTER_S)  # type: ignore[arg-type]
+
+    async def look() -> None:
+        for queue.age_s, queue.refuses in ((61, 422), (62, 0), (301, 0)):
+            await booster.write_due()
+
+    asyncio.run(look())
+    assert [boost for _, boost in queue.written] == ["2"]
 
 
 @pytest.mark.parametrize("ages_s", [[], [300, 60], [60, 60], [0], [*range(1, 11)]])

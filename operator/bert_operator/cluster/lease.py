@@ -205,6 +205,8 @@ class Lease:
         """Look, and take the Lease if it is free; return whether it is this process's now."""
         try:
             sight = await self._look()
+            # That settles what became of an earlier claim: what another one holds must not be given back.
+            self._is_held = False
             if now_s() < free_from_s(sight, self._identity):
                 return False
             sent_s = now_s()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.log_reader import LatestRecords
+from bert_operator.cluster.log_reader import LatestRecords, select_records
 from bert_operator.cluster.object_summaries import ChildSummary
 from bert_operator.cluster.paths import workload_path
 from bert_operator.cluster.workloads import VERSIONS, WorkloadSummary
@@ -73,9 +73,10 @@ class PriorityBooster:
     def _choose(self, ref: JobRef, child: ChildSummary, workload: WorkloadSummary) -> int:
         if child.is_suspended or not workload.is_admitted or workload.evicted[0]:
             return 0
-        records = self._latest(ref)
+        # Of the run that goes on now; and of this job alone: anybody may label a Job like a child of ours.
+        records = select_records(self._latest(ref), child, self._index.pods(ref, child.name))
         progress = records.progress
-        if progress is None or progress.attempt != child.attempt:
+        if progress is None or (progress.job, progress.attempt) != (child.owner_uid, child.attempt):
             return 0
         return choose_boost(find_unsaved_s(progress, records.checkpoint), self._after_s)
 
@@ -87,8 +88,10 @@ class PriorityBooster:
             if error.status == 404:
                 return  # its Workload is gone, and another one will be read
             _log.info("The boost of %s cannot be written (%s); Kueue chooses by age alone", ref, error)
-            self._refused_until_s = asyncio.get_running_loop().time() + AFTER_REFUSAL_S
-            return
+            if error.status in (0, 401, 403, 429) or error.status >= 500:
+                self._refused_until_s = asyncio.get_running_loop().time() + AFTER_REFUSAL_S
+                return
+            # It is about this Workload, which must not keep others from theirs: the next number is tried.
         except Exception:
             # One bad answer must not end the process.
             _log.exception("The boost of %s cannot be written", ref)

@@ -102,7 +102,7 @@ class Settings(BaseModel):
     """What jobs may ask. Default: whatever the cluster lets them."""
     lease: str | None = None
     """Name of a Lease in the operator's own namespace, which one of several operators holds: it works, the others stand
-    by. Default: none, for a single replica, as the Deployments that are shipped have."""
+    by. Default: none, for a single replica. Deployments of two that are shipped name it by ``--lease`` instead."""
     workers: Annotated[int, Field(ge=1, le=64)] = 8
     """Jobs that are reconciled concurrently."""
     sweep_seconds: Annotated[float, Field(gt=0)] = 60.0
