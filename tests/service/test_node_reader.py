@@ -67,6 +67,12 @@ def test_a_node_that_was_just_read_is_not_read_again() -> None:
     assert len(server.asked) == 1
 
 
+def test_a_node_that_was_not_there_is_asked_for_again_at_once() -> None:
+    server = Server(n1=ApiError(404, "NotFound", ""))
+    read(server, "n1", "n1")
+    assert len(server.asked) == 2, "it may just be joining"
+
+
 def test_without_the_right_nobody_asks_again_for_a_while() -> None:
     server = Server(n1=ApiError(403, "Forbidden", "nodes is forbidden"), n2=NOT_READY)
     index, queued = read(server, "n1", "n2", "n1")

@@ -95,7 +95,8 @@ class NodeReader:
                 for known in list(self._read_at_s) if error.status == 403 else ():
                     self._forget(known)
             elif error.status == 404:
-                self._note(node, {})  # gone, and its pods will be
+                self._note(node, {})  # gone, and its pods will be; or it only joins, so that this is no recent answer
+                self._read_at_s[node] -= _NEWEST_WITHIN_S
             else:
                 _log.debug("Node %s: %s", node, error)
             return
