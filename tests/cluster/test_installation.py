@@ -293,6 +293,7 @@ def values(cluster: JobCluster, tmp_path: Path) -> Path:
         "image": {"repository": repository, "tag": tag},
         "settings": {"trainerImage": cluster.trainer_image},
         "profiles": settings_of(KUSTOMIZE / "overlays/single-node")["profiles"],
+        "replicas": 1,  # as that overlay has it
     }
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(document))
