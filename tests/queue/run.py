@@ -81,7 +81,7 @@ class _Stories:
         bench, cluster = self._bench, self._cluster
         expected = {2: Expected(bench.expected_ledger, bench.expected_outcome), 1: _undisturbed_alone(bench)}
         away = _away(cluster)
-        told, findings = list[Preempted](), list[str]()
+        told, wrong_victim = list[Preempted](), None
         with _queues(cluster, bench.namespace.name):
             for name, workers, disturb in (
                 ("two-workers", 2, _nothing),
@@ -106,13 +106,12 @@ class _Stories:
                     )
                     _say(told[-1])
             if self._is_asked_for("victim"):
-                findings += filter(None, [tell_victim(bench, queue=TRAINING, pods=PODS, boost=2)])
-                print(f"--- victim: {findings or 'the one that had just saved'}", flush=True)
+                wrong_victim = tell_victim(bench, queue=TRAINING, pods=PODS, boost=2)
+                print(f"--- victim: {wrong_victim or 'the one that had just saved'}", flush=True)
         taken = takeover(cluster), polite_takeover(cluster)
-        findings += [finding for story in told for finding in story.findings]
-        print(_last_line(told, not any("gave way" in finding for finding in findings), *taken), flush=True)
-        lost = sum(story.lost_samples + story.doubled_samples for story in told)
-        return 1 if findings or lost else 0
+        print(_last_line(told, wrong_victim, *taken), flush=True)
+        is_wrong = any(story.findings or story.lost_samples or story.doubled_samples for story in told)
+        return 1 if is_wrong or wrong_victim else 0
 
     def _is_asked_for(self, name: str) -> bool:
         return self._arguments.only is None or self._arguments.only in name
@@ -169,14 +168,16 @@ def _say(story: Preempted) -> None:
     )
 
 
-def _last_line(told: Sequence[Preempted], is_victim_right: bool, takeover_s: float, polite_s: float) -> str:
+def _last_line(told: Sequence[Preempted], wrong_victim: str | None, takeover_s: float, polite_s: float) -> str:
+    """Return the line that the run ends with. wrong_victim: None where nobody has looked."""
     resumed = [story for story in told if not story.findings]
+    victim = "-" if wrong_victim is None else not wrong_victim
     slowest_s = max((story.resume_s for story in told), default=0.0)
     return (
         f"queue: preempted={len(told)} resumed={len(resumed)} resume_s={slowest_s:.1f} "
         f"lost_steps={sum(story.lost_steps for story in told)} "
         f"doubled_samples={sum(story.lost_samples + story.doubled_samples for story in told)} "
-        f"boost_victim_ok={is_victim_right} takeover_s={takeover_s:.1f} polite_takeover_s={polite_s:.1f}"
+        f"boost_victim_ok={victim} takeover_s={takeover_s:.1f} polite_takeover_s={polite_s:.1f}"
     )
 
 

@@ -64,7 +64,7 @@ def queued_job(name: str, *, workers: int, **spec: Any) -> Json:
 
 
 @contextmanager
-def urgent_job(namespace: Namespace, image: str, pods: int = 1) -> Iterator[str]:
+def urgent_job(namespace: Namespace, image: str, pods: int) -> Iterator[str]:
     """Have a Job of a higher priority ask for the quota of so many pods, and delete it at the end; gives its name."""
     name = f"urgent-{time.monotonic_ns()}"
     container = {
@@ -99,7 +99,7 @@ def tell_preemption(
     workers: int,
     quota: int,
     after_steps: int,
-    disturb: Callable[[RealJob], None] = lambda job: None,
+    disturb: Callable[[RealJob], None],
 ) -> Preempted:
     """Let a job be preempted once, and compare what it ends with.
 
@@ -127,7 +127,7 @@ def tell_preemption(
             wait_until(lambda: _is_running(namespace, urgent), GOES_S, lambda: f"{urgent} to run", every_s=0.2)
             # An operator that has just begun reads Workloads one after another.
             with contextlib.suppress(TimeoutError):
-                wait_until(partial(_says_why, job), SAYS_S, "the status to say why", every_s=0.2)
+                wait_until(lambda: not _missing_words(job), SAYS_S, "the status to say why", every_s=0.2)
             findings += _missing_words(job)
         trained = len(watch.lines)
         wait_until(lambda: is_admitted(job), RETURNS_S, lambda: f"{story} to be admitted", every_s=0.02)
@@ -202,10 +202,6 @@ def is_admitted(job: RealJob) -> bool:
 def _conditions(job: RealJob) -> set[str]:
     conditions = workload_of(job).get("status", {}).get("conditions") or ()
     return {str(item["type"]) for item in conditions if item["status"] == "True"}
-
-
-def _says_why(job: RealJob) -> bool:
-    return not _missing_words(job)
 
 
 def _missing_words(job: RealJob) -> list[str]:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from cluster_api import POLL_S, wait_until
 
@@ -74,6 +76,18 @@ class Component:
         self._wanted = False
         self._lock = threading.Lock()
         self.relaunches = 0
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if problem is not None:
+            print(f"The end of {self.log_file}:\n{self.tail()}")  # noqa: T201 - pytest shows it on failure
+        self.kill()
 
     @property
     def pid(self) -> int:

@@ -13,7 +13,6 @@ import json
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -42,7 +41,7 @@ _WEBHOOKS = ("job.kb.io", "mpijob.kb.io", "clusterqueue.kb.io", "cohort.kb.io", 
 
 
 class Kueue(Component):
-    """Kueue's controller: ``with Kueue(control_plane) as kueue: ...`` waits until it is ready."""
+    """Kueue's controller: ``with Kueue(control_plane) as kueue: ...`` installs it and waits until it is ready."""
 
     def __init__(
         self, control_plane: ControlPlane, *, feature_gates: Mapping[str, bool] | None = None, **configuration: Any
@@ -90,18 +89,6 @@ class Kueue(Component):
             environment={"KUBECONFIG": ""},
             before_launch=self._prepare,
         )
-
-    def __enter__(self) -> Kueue:
-        """Install and start it: about 10 s on two cores."""
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if problem is not None:
-            print(f"The end of {self.log_file}:\n{self.tail()}")  # noqa: T201 - pytest shows it on failure
-        self.kill()
 
     def install(self) -> None:
         """Apply what its release ships, without the controller: definitions, account, rights and webhooks.

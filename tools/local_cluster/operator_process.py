@@ -12,7 +12,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from cluster_api import Api, wait_until
@@ -60,18 +59,6 @@ class OperatorProcess(Component):
     def configure(self, **settings: Any) -> None:
         """Write other settings, which count from the next start on."""
         self._settings_file.write_text(json.dumps({"httpHost": "127.0.0.1", "sweepSeconds": 1, **settings}))
-
-    def __enter__(self) -> OperatorProcess:
-        """Start it."""
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if problem is not None:
-            print(f"The end of {self.log_file}:\n{self.tail()}")  # noqa: T201 - pytest shows it on failure
-        self.kill()
 
     def restart(self) -> None:
         """Kill it and start it."""

@@ -108,11 +108,7 @@ class LocalClient:
             InputError: It has ended.
             NoSuchObject: There is no such job.
         """
-        found = self._find(name)
-        job = _read_job(found)
-        if job.has_ended:
-            hint = f'retry("{name}") starts a failed job again' if job.phase == "Failed" else None
-            raise InputError(f"{name} has ended as {job.phase}, so it cannot be suspended", hint=hint)
+        found, job = self._find_going(name, suspend=True)
         if not job.is_suspended:
             found.mark(suspend=True)
             # A second signal would stop it without a checkpoint.
@@ -127,11 +123,7 @@ class LocalClient:
             NoSuchObject: There is no such job.
             OperatorError: It could not be started.
         """
-        found = self._find(name)
-        job = _read_job(found)
-        if job.has_ended:
-            hint = f'retry("{name}") starts a failed job again' if job.phase == "Failed" else None
-            raise InputError(f"{name} has ended as {job.phase}, so it cannot be resumed", hint=hint)
+        found, job = self._find_going(name, suspend=False)
         if found.is_running and job.phase not in _FINAL and not job.is_suspended:
             return job
         return self._go_on(found)
@@ -264,6 +256,16 @@ class LocalClient:
             known = ", ".join(sorted(path.name for path in self._paths())) or "none yet"
             raise NoSuchObject(f"{self._folder}: got {name or 'nothing'} for the name of a job; there are: {known}")
         return found
+
+    def _find_going(self, name: str, *, suspend: bool) -> tuple[JobFolder, Job]:
+        """Return a job that has not ended, to suspend or to resume it."""
+        found = self._find(name)
+        job = _read_job(found)
+        if job.has_ended:
+            hint = f'retry("{name}") starts a failed job again' if job.phase == "Failed" else None
+            how = "suspended" if suspend else "resumed"
+            raise InputError(f"{name} has ended as {job.phase}, so it cannot be {how}", hint=hint)
+        return found, job
 
     def _go_on(self, found: JobFolder) -> Job:
         # It may still be stopping, or in its last moments.
