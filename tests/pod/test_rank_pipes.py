@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import pods
+from bert_trainer.pod import rank_pipes
 from bert_trainer.pod.mpi import find_program
-from bert_trainer.pod.rank_pipes import MAX_LINE_BYTES
+from bert_trainer.pod.rank_pipes import MAX_LINE_BYTES, RankPipes
 
 
 def run(program: str, *, count: int = 1, tmp_path: Path) -> subprocess.CompletedProcess[str]:
@@ -44,6 +48,36 @@ def test_a_rank_that_ends_in_the_middle_of_a_long_line_loses_nothing_else(tmp_pa
     )
     assert ended.stdout.strip() == "a" * MAX_LINE_BYTES
     assert ended.stderr == "err\n"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_line_of_ours_waits_for_the_end_of_the_program_s_line(monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
+    written = bytearray()
+
+    def write(_target: int, data: bytes) -> bool:
+        written.extend(data)
+        return True
+
+    monkeypatch.setattr(rank_pipes, "_write", write)
+    monkeypatch.setattr(rank_pipes, "_LINE_S", 30.0 if ends else 0.1)
+    (stdout, program), (stderr, other) = os.pipe(), os.pipe()
+    pipes = RankPipes()
+    pipes.forward(os.fdopen(stdout, "rb"), os.fdopen(stderr, "rb"))
+    start = b"a" * MAX_LINE_BYTES
+    os.write(program, start)
+    deadline_s = time.monotonic() + 30
+    while written != start:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+    ours = threading.Thread(target=pipes.write, args=("ours",))
+    ours.start()
+    if ends:
+        os.write(program, b"a\n")
+    ours.join()
+    os.close(program)
+    os.close(other)
+    pipes.finish()
+    assert written.split(b"\n") == [start + b" [1 bytes left out]" * ends, b"ours", *([b""] * (1 if ends else 2))]
 
 
 @pytest.mark.skipif(find_program("mpirun") is None, reason="requires mpirun; make setup installs it")

@@ -70,7 +70,8 @@ def test_a_state_file_of_empty_lines_takes_no_time(tmp_path: Path) -> None:
     began_s = time.process_time()
     with pytest.raises(InputError, match='got ""; allowed'):
         find_prefix(folder)
-    assert time.process_time() - began_s < 0.5
+    # A pattern that looks at every line once for each one before it takes 3 s and more.
+    assert time.process_time() - began_s < 2
 
 
 def test_white_space_around_the_name_of_the_field_is_allowed(tmp_path: Path) -> None:

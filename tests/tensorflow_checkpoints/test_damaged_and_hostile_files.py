@@ -10,7 +10,6 @@ import os
 import random
 import shutil
 import struct
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -281,9 +280,7 @@ def test_more_entries_than_any_bert_has_are_refused(folder: Path) -> None:
 def test_a_value_larger_than_any_tensor_s_is_not_looked_into(folder: Path) -> None:
     value = b"\x12" + write_varint(2 << 20) + b"\x12\0" * (1 << 20)
     write_index(folder, [(TABLE, value)])
-    began_s = time.process_time()
     assert f"{len(value)} of value; allowed: at most" in refusal(folder)
-    assert time.process_time() - began_s < 0.5
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (4,)])

@@ -13,6 +13,7 @@ from typing import IO
 MAX_LINE_BYTES = 16_384
 """Twice what a progress record may have."""
 _DRAIN_S = 5.0  # for output that is still in a pipe after the program's end
+_LINE_S = 1.0  # a progress bar never ends its line, and a sign of life must not come too late
 
 
 class RankPipes:
@@ -20,7 +21,7 @@ class RankPipes:
 
     def __init__(self) -> None:
         """Forward nothing yet."""
-        self._lock = threading.Lock()
+        self._line_ended = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._unfinished: set[int] = set()
         """Streams whose latest line has no end yet."""
@@ -38,9 +39,11 @@ class RankPipes:
             thread.join(_DRAIN_S)
 
     def write(self, text: str, target: int = 1) -> None:
-        """Write a line of our own, between lines of the program."""
-        before = "\n" if target in self._unfinished else ""
-        self._write(target, f"{before}{text}\n".encode(errors="replace"))
+        """Write a line of our own, between lines of the program; within one where its end takes longer than 1 s."""
+        with self._line_ended:
+            self._line_ended.wait_for(lambda: target not in self._unfinished, _LINE_S)
+            before = "\n" if target in self._unfinished else ""
+            _write(target, f"{before}{text}\n".encode(errors="replace"))
 
     def _forward(self, pipe: IO[bytes], target: int) -> None:
         is_cut, left_out = False, 0
@@ -54,17 +57,25 @@ class RankPipes:
                     data = f" [{left_out} bytes left out]".encode()
                 if is_cut and has_ended:
                     data += b"\n"
-                if not self._write(target, data):
-                    return  # mpirun has gone; the program learns of it by its closed pipe
                 is_cut = not has_ended
-                (self._unfinished.add if is_cut else self._unfinished.discard)(target)
+                if not self._pass_on(target, data, is_unfinished=is_cut):
+                    return  # mpirun has gone; the program learns of it by its closed pipe
                 left_out = left_out if is_cut else 0
+        if is_cut:
+            self._pass_on(target, b"\n", is_unfinished=False)
 
-    def _write(self, target: int, data: bytes) -> bool:
-        with self._lock:
-            try:
-                while data:
-                    data = data[os.write(target, data) :]
-            except OSError:
-                return False
-        return True
+    def _pass_on(self, target: int, data: bytes, *, is_unfinished: bool) -> bool:
+        with self._line_ended:
+            is_written = _write(target, data)
+            (self._unfinished.add if is_unfinished and is_written else self._unfinished.discard)(target)
+            self._line_ended.notify_all()
+        return is_written
+
+
+def _write(target: int, data: bytes) -> bool:
+    try:
+        while data:
+            data = data[os.write(target, data) :]
+    except OSError:
+        return False
+    return True
