@@ -20,7 +20,8 @@ from typing import Any
 from fuzz_reader import Chance, Reader
 from fuzz_results import Result
 from reached import Line, lines_of, trace
-from trial import Verdict, judge, limit_memory
+from trial import SLOW, Verdict, judge, limit_memory
+from untraced import judge_untraced
 
 _COUNTS = struct.Struct("<QQddQ")
 """Inputs, refusals, most seconds, most MB, findings."""
@@ -98,6 +99,10 @@ def _run_child(reader: Reader, findings: Path, place: Path, shared: mmap.mmap, h
 
         def try_one(data: bytes) -> None:
             verdict = judge(reader, data, place / "work")
+            if verdict.place == SLOW:
+                # What a user would wait for decides, not what tracing adds.
+                (place / "slow").write_bytes(data)
+                verdict = judge_untraced(reader, place / "slow") or verdict
             _count(shared, verdict)
             if verdict.problem and verdict.place not in seen:
                 seen.add(verdict.place)

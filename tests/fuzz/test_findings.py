@@ -22,6 +22,7 @@ from fuzz_results import Result, empty_scans  # noqa: E402
 from reached import lines_of, trace  # noqa: E402
 from readers import READERS  # noqa: E402
 from trial import judge  # noqa: E402
+from untraced import judge_untraced  # noqa: E402
 
 from bert_trainer.errors import InputError  # noqa: E402
 
@@ -146,6 +147,16 @@ def test_a_reader_that_keeps_to_its_folder_is_not_told_off(tmp_path: Path) -> No
 def test_a_reader_that_breaks_the_rules_is_told(read: object, wanted: str, tmp_path: Path) -> None:
     reader = Reader(name="broken", read=read, seeds=lambda _: iter(()), modules=())  # type: ignore[arg-type]
     assert wanted in judge(reader, b"x", tmp_path).problem
+
+
+def test_an_input_is_judged_in_a_process_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "input"
+    path.write_bytes(b"replicas: [")
+    verdict = judge_untraced(BY_NAME["manifests"], path)
+    assert verdict is not None
+    assert (verdict.problem, verdict.refused) == ("", True)
+    assert 0 < verdict.seconds < verdict.peak_mb
+    assert judge_untraced(BY_NAME["manifests"], tmp_path / "missing") is None
 
 
 def test_a_reader_that_was_shown_nothing_is_told() -> None:
