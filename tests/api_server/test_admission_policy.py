@@ -16,7 +16,7 @@ from bert_operator.errors import InvalidJob
 from cluster_api import Answer, Api, wait_until
 from cluster_jobs import CLAIM
 from control_plane import ControlPlane, load_documents, namespace_of
-from job_changes import Change, both, only, put
+from job_changes import Change, both, drop, only, put
 from operator_process import MANIFESTS
 from sample_job import PHASE1, sample_document
 
@@ -127,6 +127,24 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "ranks": (
         both(put("workers", value=257), put("stages", 0, "pretrain", "globalBatchSize", value=514)),
         "got 514 ranks",
+    ),
+    "ranks of sockets": (
+        both(
+            drop("slotsPerWorker"),
+            put("workers", value=257),
+            put("cpu", value={"ranksPerNode": "auto", "sockets": 2}),
+            put("stages", 0, "pretrain", "globalBatchSize", value=514),
+        ),
+        "got 514 ranks",
+    ),
+    "ranks of NUMA nodes": (
+        both(
+            drop("slotsPerWorker"),
+            put("workers", value=65),
+            put("cpu", value={"ranksPerNode": "auto", "pinning": "numa", "numaNodes": 8, "sockets": 2}),
+            put("stages", 0, "pretrain", "globalBatchSize", value=520),
+        ),
+        "got 520 ranks",
     ),
     "a profile": (put("profile", value="azure-infiniband"), "spec.profile: got azure-infiniband"),
 }
