@@ -41,6 +41,8 @@ WORKERS = 4
 PODS_PER_JOB = WORKERS + 1
 ROUNDS = (100, 1000, 3000)
 DEADLINE_S = 600.0
+ASK_EVERY_S = 0.25
+"""The operator for its metrics. It renders the page in its only thread: asked all the time, it would do little else."""
 TOLD_EVERY_S = 10.0
 STARTED_S = time.monotonic()
 
@@ -125,14 +127,13 @@ def run_round(jobs: int) -> Round:
         apply_jobs(api, jobs)
         rate = jobs / (wait_for_children(api, jobs) - started_s)
         # The last statuses and Events follow their children.
-        wait_until(lambda: operator.is_idle(jobs), DEADLINE_S, "an operator with nothing left to do")
+        operator.wait_idle(jobs)
         silences = int(operator.figure('watch_events_total{kind="Event"}'))
         writes = (count_writes(api) - before - jobs - 2 * silences) / jobs
         cpu_ms = 1000 * (operator.cpu_s() - cpu_before) / jobs
         say(f"{jobs:,} jobs: {jobs * PODS_PER_JOB:,} pods are created")
         create_pods(api, jobs)
-        wait_until(lambda: operator.figure('known_objects{kind="pods"}') == jobs * PODS_PER_JOB, DEADLINE_S, "pods")
-        wait_until(lambda: operator.is_idle(jobs), DEADLINE_S, "an operator with nothing left to do")
+        operator.wait_idle(jobs, pods=jobs * PODS_PER_JOB)
         rss_mb = operator.resident_bytes / 1e6
         say(f"{jobs:,} jobs: the operator starts again")
         operator.kill()
@@ -174,16 +175,18 @@ class Operator(OperatorProcess):
         """Start it again and return the seconds until it knows everything and has looked at every job."""
         started_s = time.monotonic()
         self.launch()
-        wait_until(lambda: self.is_idle(jobs), DEADLINE_S, "an operator that has looked at every job")
-        seconds = time.monotonic() - started_s
-        pods = self.figure('known_objects{kind="pods"}')
-        assert pods == jobs * PODS_PER_JOB, f"it knows {pods} pods"
-        return seconds
+        self.wait_idle(jobs, pods=jobs * PODS_PER_JOB)
+        return time.monotonic() - started_s
 
-    def is_idle(self, jobs: int) -> bool:
-        """Tell whether every job was looked at at least once and nothing waits."""
-        looked = self.figure('reconciles_total{result="done"}')
-        return looked >= jobs and self.figure("queue_depth") == 0 and self.figure("queue_oldest_seconds") == 0
+    def wait_idle(self, jobs: int, pods: int = 0) -> None:
+        """Return once it has looked at every job, knows so many pods, and has nothing left to do."""
+        names = ('reconciles_total{result="done"}', 'known_objects{kind="pods"}', "queue_depth", "queue_oldest_seconds")
+
+        def is_idle() -> bool:
+            looked, known, depth, oldest_s = self.figures(*names)
+            return looked >= jobs and known == pods and depth == oldest_s == 0
+
+        wait_until(is_idle, DEADLINE_S, "an operator with nothing left to do", every_s=ASK_EVERY_S)
 
     def cpu_s(self) -> float:
         """Return the seconds of processor time that it has used."""

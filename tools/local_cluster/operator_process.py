@@ -80,9 +80,13 @@ class OperatorProcess(Component):
 
     def figure(self, name: str) -> float:
         """Return one of its metrics by name and labels, as the page has them; 0 where it has none such yet."""
+        return self.figures(name)[0]
+
+    def figures(self, *names: str) -> list[float]:
+        """Return several of its metrics, of one page."""
         page = self.page("/metrics")[1]
-        found = re.search(rf"^bert_operator_{re.escape(name)} (\S+)$", page, re.MULTILINE)
-        return float(found[1]) if found else 0.0
+        found = (re.search(rf"^bert_operator_{re.escape(name)} (\S+)$", page, re.MULTILINE) for name in names)
+        return [float(match[1]) if match else 0.0 for match in found]
 
     def wait_resyncs(self, count: int) -> None:
         """Return after so many more of its comparisons."""
