@@ -2,8 +2,10 @@
 
 Every round has a fresh control plane (etcd, kube-apiserver) on this machine, and a thousand jobs (also 100 and
 3,000) applied at once. First the bare client, then the operator, then the bare client again: the ratio is taken
-against the mean of the two. mpi-operator does not run, since its own writes would be measured too; the pods that
-it would make are created by the benchmark, so that memory is that of an operator that knows them.
+against the mean of the two. With ``--before FOLDER``, the folder ``operator`` of another checkout, that one's operator
+is measured first, on a control plane of its own and under the definitions of this checkout. mpi-operator does not run,
+since its own writes would be measured too; the pods that it would make are created by the benchmark, so that memory is
+that of an operator that knows them.
 
 The line of a size comes as soon as it is measured; what is being done meanwhile goes to standard error.
 """
@@ -19,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,6 @@ class Round:
 
     jobs: int
     operator_jobs_per_s: float
-    bare_jobs_per_s: list[float]
     writes_per_job: float
     """Without those about mpi-operator's silence."""
     silences: int
@@ -63,7 +64,9 @@ class Round:
     operator_cpu_ms_per_job: float
     rss_mb: float
     restart_s: float
+    restart_cpu_s: float
     restart_rss_mb: float
+    bare_jobs_per_s: list[float] = field(default_factory=list)
 
     @property
     def limit(self) -> float:
@@ -73,7 +76,7 @@ class Round:
 
 HEADER = (
     f"{'jobs':>6} {'jobs/s':>8} {'limit':>8} {'of limit':>8} {'writes/job':>10} {'cpu ms/job':>10} "
-    f"{'pods':>6} {'rss MB':>7} {'restart s':>9} {'rss after':>9}"
+    f"{'pods':>6} {'rss MB':>7} {'restart s':>9} {'its cpu s':>9} {'rss after':>9}"
 )
 
 
@@ -83,9 +86,22 @@ def render_line(one: Round) -> str:
         f"{one.jobs:6} {one.operator_jobs_per_s:8.1f} {one.limit:8.1f} "
         f"{one.operator_jobs_per_s / one.limit:8.2f} {one.writes_per_job:10.2f} "
         f"{one.operator_cpu_ms_per_job:10.1f} {one.jobs * PODS_PER_JOB:6} {one.rss_mb:7.1f} "
-        f"{one.restart_s:9.2f} {one.restart_rss_mb:9.1f}   bare runs: "
+        f"{one.restart_s:9.2f} {one.restart_cpu_s:9.2f} {one.restart_rss_mb:9.1f}   bare runs: "
         f"{', '.join(f'{rate:.0f}' for rate in one.bare_jobs_per_s)}; reports of silence: {one.silences}"
     )
+
+
+def render_change(before: Round, now: Round) -> str:
+    """Return what the second comes to beside the first."""
+    ratios = {
+        "jobs/s": now.operator_jobs_per_s / before.operator_jobs_per_s,
+        "writes": now.writes_per_job / before.writes_per_job,
+        "cpu": now.operator_cpu_ms_per_job / before.operator_cpu_ms_per_job,
+        "rss": now.rss_mb / before.rss_mb,
+        "restart": now.restart_s / before.restart_s,
+        "restart cpu": now.restart_cpu_s / before.restart_cpu_s,
+    }
+    return f"{now.jobs:6} of before: {', '.join(f'{name} {ratio:.2f}' for name, ratio in ratios.items())}"
 
 
 def say(what: str) -> None:
@@ -97,13 +113,25 @@ def main() -> int:
     """Run all rounds; the last line holds the figures of 1,000 jobs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, nargs="*", default=list(ROUNDS))
-    sizes = parser.parse_args().jobs
+    parser.add_argument("--before", type=Path, help="the folder operator of another checkout, measured likewise")
+    options = parser.parse_args()
+    sizes = options.jobs
     say(f"{len(sizes)} sizes: {', '.join(f'{jobs:,} jobs' for jobs in sizes)}; each with three fresh control planes")
     print(HEADER, flush=True)
     rounds = []
     for jobs in sizes:
-        rounds.append(run_round(jobs))
-        print(render_line(rounds[-1]), flush=True)
+        say(f"{jobs:,} jobs: the bare client")
+        bare = [run_bare(jobs)]
+        folders = [None] if options.before is None else [options.before, None]
+        measured = [run_round(jobs, folder) for folder in folders]
+        say(f"{jobs:,} jobs: the bare client once more")
+        bare.append(run_bare(jobs))
+        for one in measured:
+            one.bare_jobs_per_s = bare
+            print(render_line(one), flush=True)
+        if options.before is not None:
+            print(render_change(*measured), flush=True)
+        rounds.append(measured[-1])
     main_round = next((one for one in rounds if one.jobs == 1000), rounds[-1])
     print(
         f"bench-operator: jobs={main_round.jobs} jobs_per_s={main_round.operator_jobs_per_s:.1f} "
@@ -114,12 +142,11 @@ def main() -> int:
     return 0
 
 
-def run_round(jobs: int) -> Round:
-    """Measure one number of jobs."""
-    say(f"{jobs:,} jobs: the bare client")
-    bare = [run_bare(jobs)]
-    say(f"{jobs:,} jobs: the operator creates their children")
-    with fresh_cluster() as (control_plane, config), Operator(config) as operator:
+def run_round(jobs: int, folder: Path | None) -> Round:
+    """Measure one number of jobs. folder: of the package where it is not this checkout's."""
+    whose = "the operator" if folder is None else "the operator of before"
+    say(f"{jobs:,} jobs: {whose} creates their children")
+    with fresh_cluster() as (control_plane, config), Operator(config, folder) as operator:
         api = control_plane.api
         before = count_writes(api)
         cpu_before = operator.cpu_s()
@@ -135,23 +162,20 @@ def run_round(jobs: int) -> Round:
         create_pods(api, jobs)
         operator.wait_idle(jobs, pods=jobs * PODS_PER_JOB)
         rss_mb = operator.resident_bytes / 1e6
-        say(f"{jobs:,} jobs: the operator starts again")
+        say(f"{jobs:,} jobs: {whose} starts again")
         operator.kill()
         restart_s = operator.start_and_wait(jobs)
-        round_ = Round(
+        return Round(
             jobs=jobs,
             operator_jobs_per_s=rate,
-            bare_jobs_per_s=bare,
             writes_per_job=writes,
             silences=silences,
             operator_cpu_ms_per_job=cpu_ms,
             rss_mb=rss_mb,
             restart_s=restart_s,
+            restart_cpu_s=operator.cpu_s(),
             restart_rss_mb=operator.resident_bytes / 1e6,
         )
-    say(f"{jobs:,} jobs: the bare client once more")
-    bare.append(run_bare(jobs))
-    return round_
 
 
 @contextmanager
@@ -168,8 +192,8 @@ def fresh_cluster() -> Iterator[tuple[ControlPlane, Path]]:
 class Operator(OperatorProcess):
     """The operator as a process of its own, with the settings that it has by default."""
 
-    def __init__(self, config: Path) -> None:
-        super().__init__(config.parent, config, sweepSeconds=Settings().sweep_seconds)
+    def __init__(self, config: Path, folder: Path | None) -> None:
+        super().__init__(config.parent, config, wheel=folder, sweepSeconds=Settings().sweep_seconds)
 
     def start_and_wait(self, jobs: int) -> float:
         """Start it again and return the seconds until it knows everything and has looked at every job."""
