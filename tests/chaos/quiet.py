@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -28,13 +25,13 @@ sys.path[:0] = [str(HERE.parents[1] / name) for name in ("tools/local_cluster", 
 
 from bench import Bench, chaos_job, prepare_bench  # noqa: E402 - after the path
 from campaign import status_of  # noqa: E402
+from own_cluster import own_cluster  # noqa: E402
 from run import say  # noqa: E402
 
 from cluster_api import wait_until  # noqa: E402
 from flaky_proxy import Fault as ProxyFault  # noqa: E402
 from flaky_proxy import FlakyProxy  # noqa: E402
-from job_cluster import SYSTEM, JobCluster, running_cluster  # noqa: E402
-from node import missing_tools  # noqa: E402
+from job_cluster import SYSTEM, JobCluster  # noqa: E402
 from operator_process import ACCOUNT, OperatorProcess  # noqa: E402
 from real_jobs import RealJob  # noqa: E402
 
@@ -55,20 +52,15 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no job after so many seconds")
     parser.add_argument("--output", type=Path, default=Path("runs/chaos"), help="folder of the dataset and the results")
     arguments = parser.parse_args(words)
-    if missing := "unset KUBECONFIG, faults need their own node" if os.environ.get("KUBECONFIG") else missing_tools():
-        print(f"chaos-quiet: {missing}", file=sys.stderr)
-        return 2
-    # By default SIGTERM ends Python at once, and a whole cluster would be left behind.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     file = arguments.output / "quiet.json"
     found: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
-    with tempfile.TemporaryDirectory(prefix="bert-quiet-") as folder:
-        for run in _runs(Path(folder), arguments, done={run["name"] for run in found}):
+    with own_cluster("chaos-quiet") as (cluster, folder):
+        for run in _runs(cluster, folder, arguments, done={run["name"] for run in found}):
             found.append(run)
             file.write_text(json.dumps(found, indent=1) + "\n")
             say(f"{run['name']}: {run['phase']}, {run['seconds']:.0f} s, {run['restarts']} restarts {run['alarms']}")
             if not is_quiet(run):
-                _keep_logs(Path(folder), arguments.output / run["name"])
+                _keep_logs(folder, arguments.output / run["name"])
     print(last_line(found), flush=True)
     return 0 if found and all(is_quiet(run) for run in found) else 1
 
@@ -84,10 +76,11 @@ def last_line(found: Sequence[dict[str, Any]]) -> str:
     return f"chaos-quiet: runs={len(found)} quiet={sum(is_quiet(run) for run in found)} restarts={restarts}"
 
 
-def _runs(folder: Path, arguments: argparse.Namespace, *, done: set[str]) -> Iterator[dict[str, Any]]:
+def _runs(
+    cluster: JobCluster, folder: Path, arguments: argparse.Namespace, *, done: set[str]
+) -> Iterator[dict[str, Any]]:
     started_s = time.monotonic()
     with ExitStack() as stack:
-        cluster = stack.enter_context(running_cluster(folder / "node"))
         cluster.install_operator(folder / "overlay")
         bench = prepare_bench(cluster, arguments.output / "dataset")
         stack.callback(bench.close)

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -27,10 +23,8 @@ from bench import Bench, prepare_bench  # noqa: E402 - after the path
 from campaign import plan_moments, run_fault  # noqa: E402
 from catalog import FAULTS  # noqa: E402
 from fault import GROUPS, Fault  # noqa: E402
+from own_cluster import own_cluster  # noqa: E402
 from table import fill_page, findings, last_line, table, verdict_of  # noqa: E402
-
-from job_cluster import running_cluster  # noqa: E402
-from node import missing_tools  # noqa: E402
 
 Records = dict[str, dict[str, Any]]
 
@@ -97,15 +91,6 @@ def main(words: Sequence[str]) -> int:
         arguments.page.write_text(fill_page(arguments.page.read_text(), FAULTS, campaign.records))
         print(last_line(campaign.records))
         return 0
-    if (
-        missing := "unset KUBECONFIG, faults need a node of their own"
-        if os.environ.get("KUBECONFIG")
-        else missing_tools()
-    ):
-        print(f"chaos: {missing}", file=sys.stderr)
-        return 2
-    # By default SIGTERM ends Python at once, and a whole cluster would be left behind.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     left = [fault for fault in chosen if campaign.is_left(fault)]
     started_s = time.monotonic()
     if left:
@@ -117,19 +102,15 @@ def main(words: Sequence[str]) -> int:
 
 
 def _run(campaign: Campaign, faults: Sequence[Fault]) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="bert-chaos-"))
-    try:
-        with running_cluster(folder / "node") as cluster:
-            say("the cluster is up; installing the operator, and the undisturbed run")
-            cluster.install_operator(folder / "overlay")
-            bench = prepare_bench(cluster, campaign.folder / "dataset")
-            say(f"undisturbed: {bench.start_s:.1f} s from the start of its processes to the first step")
-            try:
-                campaign.run(bench, faults)
-            finally:
-                bench.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with own_cluster("chaos") as (cluster, folder):
+        say("the cluster is up; installing the operator, and the undisturbed run")
+        cluster.install_operator(folder / "overlay")
+        bench = prepare_bench(cluster, campaign.folder / "dataset")
+        say(f"undisturbed: {bench.start_s:.1f} s from the start of its processes to the first step")
+        try:
+            campaign.run(bench, faults)
+        finally:
+            bench.close()
 
 
 def _is_chosen(fault: Fault, arguments: argparse.Namespace) -> bool:

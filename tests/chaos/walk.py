@@ -14,12 +14,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import random
 import shutil
-import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,11 +30,11 @@ from catalog import FAULTS  # noqa: E402
 from consistency import PATIENCE_S, wait_consistent  # noqa: E402
 from fault import Fault, NotInEffect, Scene  # noqa: E402
 from job_watch import JobWatch, surviving  # noqa: E402
+from own_cluster import own_cluster  # noqa: E402
 from verdict import commits_by_turns, compare_ledgers  # noqa: E402
 
 from cluster_api import wait_until  # noqa: E402
-from job_cluster import JobCluster, Json, KubectlFailed, running_cluster  # noqa: E402
-from node import missing_tools  # noqa: E402
+from job_cluster import JobCluster, Json, KubectlFailed  # noqa: E402
 from real_jobs import RealJob  # noqa: E402
 
 ENDED = ("Succeeded", "Failed")
@@ -301,19 +298,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("runs/chaos-walk"))
     options = parser.parse_args(words)
-    if missing := "unset KUBECONFIG" if os.environ.get("KUBECONFIG") else missing_tools():
-        print(f"chaos-walk: {missing}", file=sys.stderr)
-        return 2
-    # By default SIGTERM ends Python at once, and a whole cluster would be left behind.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     options.output.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="walk-"))
     began_s = time.monotonic()
-    try:
-        with running_cluster(folder / "node") as cluster:
-            walk = walk_on(cluster, folder, options)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with own_cluster("chaos-walk") as (cluster, folder):
+        walk = walk_on(cluster, folder, options)
     print(
         f"chaos-walk: seed={options.seed} minutes={(time.monotonic() - began_s) / 60:.0f} jobs={walk.jobs} "
         f"events={walk.events} findings={walk.findings}"

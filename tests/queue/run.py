@@ -9,12 +9,8 @@ killed with its pod and from one that leaves. Needs root and what ``tools/node_p
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import shutil
-import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,12 +24,12 @@ from bench import Bench, chaos_job, folder_of, outcome_of, prepare_bench  # noqa
 from job_watch import JobWatch, surviving  # noqa: E402
 from leaders import kill_leader, polite_takeover, steal_lease, takeover  # noqa: E402
 from node_shares import slowed  # noqa: E402
+from own_cluster import own_cluster  # noqa: E402
 from stories import TRAINING, URGENT, Expected, Preempted, tell_preemption  # noqa: E402
 from victims import tell_victim  # noqa: E402
 
-from job_cluster import JobCluster, running_cluster  # noqa: E402
+from job_cluster import JobCluster  # noqa: E402
 from kueue import Kueue, cluster_queue, flavor, local_queue, workload_priority  # noqa: E402
-from node import missing_tools  # noqa: E402
 from real_jobs import RealJob  # noqa: E402
 
 PODS = 3
@@ -53,18 +49,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, default=Path("runs/chaos"), help="folder that keeps the dataset")
     parser.add_argument("--only", help="only the stories whose name has this in it")
     arguments = parser.parse_args(words)
-    missing = "unset KUBECONFIG, this needs a node of its own" if os.environ.get("KUBECONFIG") else missing_tools()
-    if missing:
-        print(f"test-queue: {missing}", file=sys.stderr)
-        return 2
-    # By default SIGTERM ends Python at once, and a whole cluster would be left behind.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    folder = Path(tempfile.mkdtemp(prefix="bert-queue-"))
-    try:
-        with running_cluster(folder / "node") as cluster:
-            return _Stories(cluster, folder, arguments).run()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with own_cluster("test-queue") as (cluster, folder):
+        return _Stories(cluster, folder, arguments).run()
 
 
 class _Stories:
