@@ -288,12 +288,12 @@ def followed(job: RealJob) -> Iterator[Followed]:
 
 
 @contextlib.contextmanager
-def side_by_side(stories: Mapping[str, Callable[[], T]]) -> Iterator[Callable[[str], T]]:
-    """Begin what happens to several jobs, two at a time and in this order; gives what waits for the end of one by name.
+def side_by_side(stories: Mapping[str, Callable[[], T]], *, at_a_time: int = 2) -> Iterator[Callable[[str], T]]:
+    """Begin what happens to several jobs, some at a time and in this order; gives what waits for one's end, by name.
 
     Much of a story is waiting: for pods that start and end, and for the operator to see it.
     """
-    with ThreadPoolExecutor(max_workers=2) as pool:
+    with ThreadPoolExecutor(max_workers=at_a_time) as pool:
         ends = {name: pool.submit(story) for name, story in stories.items()}
         try:
             yield lambda name: ends[name].result()
