@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import pytest
@@ -20,8 +20,8 @@ from walking_operator import Operator
 class EmptyApi:
     """An API server that has no jobs."""
 
-    async def list_metadata(self, path: str, **_: Any) -> dict[str, Any]:
-        return {"items": []}
+    async def pages(self, path: str, limit: int, **_: Any) -> AsyncGenerator[dict[str, Any], None]:
+        yield {"items": []}
 
 
 def resync(index: Index) -> list[JobRef]:

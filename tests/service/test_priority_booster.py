@@ -40,10 +40,22 @@ class Queue:
     """That runs; the records are of the pod "launcher"."""
     refuses: int = 0
     """The status with which writes are refused; 0: none is."""
+    refuses_in: str = ""
+    """In this namespace alone; empty: in all."""
+    refs: tuple[JobRef, ...] = (REF,)
+    runs_s: float = 10_000.0
+    """For so long its child exists."""
 
     def queued_children(self) -> list[tuple[JobRef, Any]]:
-        child = {"uid": "child", "name": "demo-a1", "attempt": 1, "owner_uid": self.owner, "conditions": ()}
-        return [(REF, SimpleNamespace(**child, kind="MPIJob", is_suspended=self.is_suspended))]
+        child = {"name": "demo-a1", "attempt": 1, "owner_uid": self.owner, "conditions": (), "created_at_s": 0.0}
+        child |= {"kind": "MPIJob", "is_suspended": self.is_suspended}
+        return [(ref, SimpleNamespace(**child, uid=f"child in {ref.namespace}")) for ref in self.refs]
+
+    def job(self, ref: JobRef) -> Any:
+        return SimpleNamespace(uid="uid")
+
+    def now_s(self) -> float:
+        return self.runs_s
 
     def pods(self, ref: JobRef, child: str) -> list[Any]:
         return [SimpleNamespace(uid=self.pod, role="launcher", is_deleting=False, created_at_s=0.0)]
@@ -63,8 +75,8 @@ class Queue:
         )
 
     async def patch(self, path: str, document: Any) -> None:
-        if self.refuses:
-            raise ApiError(self.refuses, "no", {})
+        if self.refuses and f"/namespaces/{self.refuses_in}" in path:
+            raise ApiError(self.refuses, "no", "")
         self.written.append((path.rpartition("/")[2], document["metadata"]["annotations"][BOOST_ANNOTATION]))
 
 
@@ -118,6 +130,17 @@ def test_what_somebody_wrote_instead_of_a_number_is_replaced() -> None:
 @pytest.mark.parametrize("status", [403, 422, 500])
 def test_refused_writes_are_tried_again_later_and_harm_nothing(status: int) -> None:
     assert looked(Queue(refuses=status), 61, 62) == []
+
+
+@pytest.mark.parametrize(("status", "written"), [(403, 1), (404, 1), (500, 1), (401, 0), (429, 0)])
+def test_what_one_namespace_refuses_keeps_no_other_from_its_boost(status: int, written: int) -> None:
+    queue = Queue(refuses=status, refuses_in="a/", refs=(JobRef("a", "demo"), JobRef("b", "demo")))
+    assert looked(queue, 61, 62) == ["1"] * written
+
+
+def test_no_work_is_older_than_the_pods_that_do_it() -> None:
+    assert looked(Queue(runs_s=59), 1e9) == []
+    assert looked(Queue(runs_s=61), 1e9) == ["1"]
 
 
 def test_a_workload_that_refuses_its_number_is_asked_again_with_the_next_one() -> None:

@@ -78,12 +78,14 @@ class FakeCluster:
             raise ApiError(409, "Conflict", f"the {kind} {name} has been modified")
         return self.update(found, status=merged(found.get("status") or {}, change["status"]))
 
-    def delete(self, path: str, *, uid: str) -> Document:
-        """Delete an object of that uid, its dependents first; raises ApiError."""
+    def delete(self, path: str, *, uid: str, version: int | None = None) -> Document:
+        """Delete an object of that uid, and version where one is given, its dependents first; raises ApiError."""
         kind, namespace, name, _ = split(path)
         found = self._require(kind, namespace, name)
         if found["metadata"]["uid"] != uid:
             raise ApiError(409, "Conflict", f"the uid in the precondition is not that of {kind} {name}")
+        if version is not None and found["metadata"]["resourceVersion"] != str(version):
+            raise ApiError(409, "Conflict", f"the version in the precondition is not that of {kind} {name}")
         return self.mark_deleted(found)
 
     # The same for everybody else: no refusals, documents instead of paths.

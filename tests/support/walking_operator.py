@@ -6,7 +6,7 @@ knows at once, as in a cluster. What must hold is up to a ``Witness``, which is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -60,6 +60,9 @@ class Wire:
     async def get(self, path: str, **query: str) -> Document:
         return self._cluster.get(path, **query)
 
+    async def pages(self, path: str, limit: int, query: Mapping[str, str], **_: bool) -> AsyncGenerator[Document, None]:
+        yield self._cluster.get(path, **query)
+
     async def create(self, path: str, document: Mapping[str, Any]) -> Document:
         def write() -> Document:
             answer = self._cluster.create(path, document)
@@ -77,9 +80,9 @@ class Wire:
 
         return self._carry_out(f"patch {path}", write)
 
-    async def delete(self, path: str, *, uid: str) -> Document:
+    async def delete(self, path: str, *, uid: str, version: int | None = None) -> Document:
         def write() -> Document:
-            answer = self._cluster.delete(path, uid=uid)
+            answer = self._cluster.delete(path, uid=uid, version=version)
             self._witness.deleted(answer)
             return answer
 

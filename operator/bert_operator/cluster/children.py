@@ -6,6 +6,7 @@ A child is created by POST and never patched (docs/adr/0006): applying it again,
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ Document = dict[str, Any]
 
 FIRST_CREATION_PAUSE_S = 2.0
 MAX_CREATION_PAUSE_S = 60.0
+CHILDREN_PER_PAGE = 20
 ENDED_PHASES = ("Succeeded", "Failed")
 
 _log = logging.getLogger(__name__)
@@ -142,21 +144,27 @@ class Children:
         """Read a job's children from the API server, past a watch that may be late."""
         for kind in ("Job", "MPIJob"):
             try:
-                answer = await self._api.get(
-                    path_of(kind, ref.namespace), labelSelector=f"{names.JOB_LABEL}={ref.name}"
-                )
+                await self._refresh(kind, ref)
             except ApiError as error:
                 # Not served before mpi-operator is installed, and jobs with one worker do not need it.
                 if kind == "MPIJob" and error.status == 404:
                     continue
                 raise
-            # Only adds. Children that are missing here are dropped by the reflector, whose list has a version to
-            # compare.
-            for item in answer.get("items", ()):
-                # Items of a list carry no kind.
-                self._index.put_child({**item, "kind": kind})
         for record in self._records(ref, summary):
             await self._look_for(ref, record)
+
+    async def _refresh(self, kind: str, ref: JobRef) -> None:
+        # Anybody may label objects of theirs: as many, and as large, as the namespace takes.
+        selector = {"labelSelector": f"{names.JOB_LABEL}={ref.name}"}
+        listed = self._api.pages(path_of(kind, ref.namespace), CHILDREN_PER_PAGE, selector)
+        async with contextlib.aclosing(listed) as pages:
+            async for page in pages:
+                # Only adds. Children that are missing here are dropped by the reflector, whose list has a version to
+                # compare.
+                for item in page.get("items") or ():
+                    # Items of a list carry no kind.
+                    self._index.put_child({**item, "kind": kind})
+                del page
 
     def _records(self, ref: JobRef, summary: JobSummary) -> list[ChildRecord]:
         """Return what is on record of the newest child: in the status, or, until it is there, of its creation."""
@@ -361,12 +369,15 @@ class Children:
         return None
 
 
-async def delete_object(api: ApiClient, path: str, uid: str) -> Document | None:
-    """Delete an object; None if it is gone already, or if another object has its name by now."""
+async def delete_object(api: ApiClient, path: str, uid: str, version: int | None = None) -> Document | None:
+    """Delete an object; None if it is gone already, or has changed where a version is given.
+
+    Nor is another object of the name deleted.
+    """
     try:
-        return await api.delete(path, uid=uid)
+        return await api.delete(path, uid=uid, version=version)
     except ApiError as error:
-        # 409: the precondition on the uid failed.
+        # 409: a precondition failed.
         if error.status in (404, 409):
             return None
         raise

@@ -38,8 +38,15 @@ LOG_TIMEOUT_S = 10.0
 MAX_REQUESTS = 32
 """Concurrent requests. Watches and logs do not count: others decide how long they stay open."""
 
-_BUFFER_BYTES = 2**21
-"""A line of a watch may be twice as long. aiohttp's own limit is smaller than the largest objects."""
+MAX_BYTES = 2**24
+"""Of one answer, and of one line of a watch. etcd takes 1.5 MiB, of which the API server writes a sign such as ``<`` as
+six bytes. Beyond it an answer is refused before it is parsed, which takes ten times as much memory."""
+TOO_LARGE = "TooLarge"
+"""Reason of an answer that is refused for its size."""
+_BUFFER_BYTES = 2**18
+
+_BROKEN = (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError)
+"""What aiohttp raises where a connection or its bytes are not as they should be; the second is no ClientError."""
 
 _log = logging.getLogger(__name__)
 
@@ -139,6 +146,36 @@ class ApiClient:
         """Return an object or a list. Raises ApiError."""
         return await self._request(_Request("GET", path, query=query))
 
+    async def pages(
+        self, path: str, limit: int, query: Mapping[str, str] | None = None, *, metadata_only: bool = False
+    ) -> AsyncGenerator[Document, None]:
+        """Yield a list in pages; the memory of one is free before the next is asked for, if the caller lets go of it.
+
+        Args:
+            path: Of the collection.
+            limit: Most objects of a page; fewer where so many are more than ``MAX_BYTES``.
+            query: Besides, such as selectors.
+            metadata_only: Leave out everything else of the objects.
+
+        Raises:
+            ApiError: as for any request; 410 where a list took too long.
+        """
+        accept, resume = _METADATA_ONLY if metadata_only else _JSON, ""
+        while True:
+            given = {**(query or {}), "limit": str(limit), **({"continue": resume} if resume else {})}
+            try:
+                page = await self._request(_Request("GET", path, query=given, accept=accept))
+            except ApiError as error:
+                if error.reason != TOO_LARGE or limit == 1:
+                    raise
+                limit //= 2
+                continue
+            resume = page["metadata"].get("continue") or ""
+            yield page
+            del page
+            if not resume:
+                return
+
     async def get_log(self, path: str, **query: str) -> str:
         """Return a log as text. Raises ApiError."""
         request = _Request("GET", path, query=query, accept="text/plain, */*")
@@ -148,10 +185,9 @@ class ApiClient:
         # limitBytes cuts where it cuts, also inside a character, and programs print any bytes.
         return data.decode(errors="replace")
 
-    async def list_metadata(self, path: str, *, limit: int = 0, resume: str = "", **query: str) -> Document:
-        """Return a page of a list, or all of it, with metadata only. resume: ``continue`` of the page before."""
-        given = {key: value for key, value in (("limit", str(limit or "")), ("continue", resume)) if value} | query
-        return await self._request(_Request("GET", path, query=given, accept=_METADATA_ONLY))
+    async def list_metadata(self, path: str, **query: str) -> Document:
+        """Return a whole list with metadata only. Raises ApiError, with the reason ``TOO_LARGE`` where it is."""
+        return await self._request(_Request("GET", path, query=query, accept=_METADATA_ONLY))
 
     async def create(self, path: str, document: Mapping[str, Any], *, dry_run: bool = False) -> Document:
         """Create an object. Raises ApiError, with reason AlreadyExists if the name is taken.
@@ -168,12 +204,13 @@ class ApiClient:
         """Replace an object of the resourceVersion in the document. Raises ApiError."""
         return await self._request(_Request("PUT", path, document))
 
-    async def delete(self, path: str, *, uid: str) -> Document:
-        """Delete an object, its dependents first, if it still has this uid.
+    async def delete(self, path: str, *, uid: str, version: int | None = None) -> Document:
+        """Delete an object, its dependents first, if it still has this uid, and this version where one is given.
 
         In the foreground: the object stays until its pods are gone, so that the next attempt cannot start beside them.
         """
-        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Foreground"}
+        conditions = {"uid": uid, **({} if version is None else {"resourceVersion": str(version)})}
+        body = {"preconditions": conditions, "propagationPolicy": "Foreground"}
         return await self._request(_Request("DELETE", path, body))
 
     async def stream(self, path: str, *, silence_s: float, **query: str) -> AsyncGenerator[Document, None]:
@@ -187,16 +224,16 @@ class ApiClient:
         try:
             answer = await self._send(_Request("GET", path, query=query), timeout)
             if answer.status >= 400:
-                raise _error_of(answer, await answer.read())
+                raise _error_of(answer, await _read_whole(answer))
             try:
-                async for line in answer.content:
+                async for line in _read_lines(answer):
                     yield read_json(line)
             finally:
                 # Not released to the pool, which would first have to read an endless response.
                 answer.close()
         except TimeoutError:
             _log.info("%s was silent for %.0f s; reopening the watch", path, silence_s)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (*_BROKEN, OSError, ValueError) as error:
             raise ApiError(0, type(error).__name__, str(error) or "broken off") from error
 
     async def _request(self, request: _Request) -> Document:
@@ -223,12 +260,14 @@ class ApiClient:
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
             answer = await self._send(request, timeout)
-            return answer, await answer.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return answer, await _read_whole(answer)
+        except (*_BROKEN, TimeoutError, OSError) as error:
             raise ApiError(0, type(error).__name__, str(error) or "timed out") from error
 
     async def _send(self, request: _Request, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         headers = {"Accept": request.accept, "Content-Type": request.content, "User-Agent": "bert-operator"}
+        # By default aiohttp asks for compressed answers, of which nobody knows how large they become.
+        headers["Accept-Encoding"] = "identity"
         # Read for every request: kubelet rotates the tokens of service accounts every hour.
         token = await self._configuration.get_api_key_with_prefix("BearerToken")
         if token:
@@ -245,6 +284,33 @@ class ApiClient:
             proxy_headers=self._proxy_headers,
             server_hostname=self._tls_name,
         )
+
+
+async def _read_whole(answer: aiohttp.ClientResponse) -> bytes:
+    """Return a body. Raises ApiError where it is too large."""
+    parts, size = [], 0
+    async for part in answer.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > MAX_BYTES:
+            answer.close()
+            raise ApiError(0, TOO_LARGE, f"got an answer of more than {MAX_BYTES} bytes; allowed: fewer")
+    return b"".join(parts)
+
+
+async def _read_lines(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a body as they come. Raises ApiError where one is too long."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in answer.content.iter_any():
+        for piece in part.splitlines(keepends=True):
+            parts.append(piece)
+            size += len(piece)
+            if size > MAX_BYTES:
+                raise ApiError(0, TOO_LARGE, f"got a change of more than {MAX_BYTES} bytes; allowed: fewer")
+            if piece.endswith(b"\n"):
+                yield b"".join(parts)
+                parts, size = [], 0
 
 
 def proxy_of(url: str) -> str | None:

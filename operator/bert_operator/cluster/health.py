@@ -7,12 +7,19 @@ no watch lags, and no job waits for too long.
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
 from bert_operator.cluster.metrics import CONTENT_TYPE, Metrics
 from bert_operator.cluster.settings import Settings
+
+PAGE_AGE_S = 0.25
+"""How old the page of metrics may be."""
+MAX_SCRAPES = 8
+"""Answered at a time."""
 
 
 class Health:
@@ -58,14 +65,40 @@ class Health:
         return web.Response(status=503 if problems else 200, text="\n".join(problems or ["ok"]) + "\n")
 
 
+class MetricsPage:
+    """The page that Prometheus scrapes: rendered a few times a second at most, and sent to a few at a time.
+
+    Rendering takes the event loop tens of milliseconds where there are many jobs. Whatever reaches the port, any pod
+    without a NetworkPolicy, could ask for it all the time, until the Lease is not renewed.
+    """
+
+    def __init__(self, render: Callable[[], bytes]) -> None:
+        """Have no page yet. render: returns it."""
+        self._render = render
+        self._page, self._rendered_at_s, self._in_flight = b"", -math.inf, 0
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the page; with 503 where as many as may be are being answered."""
+        if self._in_flight >= MAX_SCRAPES:
+            return web.Response(status=503, text="too many ask at once\n", headers={"Retry-After": "1"})
+        self._in_flight += 1
+        try:
+            now_s = asyncio.get_running_loop().time()
+            if now_s >= self._rendered_at_s + PAGE_AGE_S:
+                self._page, self._rendered_at_s = self._render(), now_s
+            response = web.Response(body=self._page, headers={"Content-Type": CONTENT_TYPE})
+            # Here and not behind the handler: a page counts until all of it is sent.
+            await response.prepare(request)
+            await response.write_eof()
+        finally:
+            self._in_flight -= 1
+        return response
+
+
 async def serve_http(settings: Settings, health: Health, metrics: Metrics) -> tuple[web.AppRunner, int]:
     """Start the server; return its runner, whose ``cleanup`` stops it, and the port. Raises OSError if it is taken."""
-
-    async def show_metrics(_: web.Request) -> web.Response:
-        return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE})
-
     application = web.Application()
-    application.router.add_get("/metrics", show_metrics)
+    application.router.add_get("/metrics", MetricsPage(metrics.render).show)
     application.router.add_get("/healthz", health.healthz)
     application.router.add_get("/readyz", health.readyz)
     # Probes come every few seconds: no access log.

@@ -127,10 +127,11 @@ class Index:
         if self._tombstones.get(ref.namespace, summary.uid):
             return None
         known = self._pods.get(ref, {}).get(summary.name)
+        if known is not None and known.uid == summary.uid and summary.version < known.version:
+            return None  # a watch that begins again may bring what has been
         if known is not None and known.uid == summary.uid and summary.phase in ("Succeeded", "Failed"):
             # kubelet may say nothing of devices any more that a pod has given back.
             summary = summary._replace(sick_devices=summary.sick_devices or known.sick_devices)
-        # No comparison of versions: only the reflector puts pods, in order.
         self._place(self._pods, ref, summary)
         return self._note_news(ref) if _is_news(known, summary) else None
 

@@ -10,21 +10,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LatestRecords, select_records
 from bert_operator.cluster.object_summaries import ChildSummary
 from bert_operator.cluster.paths import workload_path
+from bert_operator.cluster.turns import Turns
 from bert_operator.cluster.workloads import VERSIONS, WorkloadSummary
 from bert_operator.names import JobRef
 from bert_operator.state.priority_boost import BOOST_ANNOTATION, choose_boost, find_unsaved_s
 
 ROUND_S = 1.0
 AFTER_REFUSAL_S = 30.0
-"""Between two writes while the right to write Workloads is missing, or the API server refuses them."""
+"""Between two writes where the right to write Workloads is missing, or the API server refuses them."""
 
 _log = logging.getLogger(__name__)
+
+
+class _Due(NamedTuple):
+    """An annotation that has to be written."""
+
+    ref: JobRef
+    child: ChildSummary
+    workload: WorkloadSummary
+    boost: int
 
 
 class PriorityBooster:
@@ -44,7 +55,8 @@ class PriorityBooster:
         self._api, self._index, self._latest, self._after_s = api, index, latest, tuple(after_s)
         self._written: dict[str, int] = {}
         """By the child's uid; what stands there is read once, with its Workload."""
-        self._refused_until_s = 0.0
+        self._refused_until_s: dict[str, float] = {}
+        """By namespace; of all where it is empty. By the child's uid where its Workload is gone."""
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -57,18 +69,22 @@ class PriorityBooster:
         queued = self._index.queued_children()
         for uid in self._written.keys() - {child.uid for _, child in queued}:
             del self._written[uid]
-        due = []
+        now_s = self._now_s()
+        self._refused_until_s = {what: at_s for what, at_s in self._refused_until_s.items() if now_s < at_s}
+        due: dict[bool, Turns[_Due]] = {True: Turns(), False: Turns()}
         for ref, child in queued:
-            workload = self._index.workload(child.uid)
-            if workload is None:
+            workload, job = self._index.workload(child.uid), self._index.job(ref)
+            # Anybody may label a Job like a child of ours; kueue makes a Workload of it.
+            if workload is None or job is None or job.uid != child.owner_uid:
                 continue
             wanted = self._choose(ref, child, workload)
             if wanted != self._written.setdefault(child.uid, workload.boost):
-                due.append((wanted, ref, child, workload))
-        for wanted, ref, child, workload in sorted(due, key=lambda item: item[0]):
-            if asyncio.get_running_loop().time() < self._refused_until_s:
-                return
-            await self._write(ref, child, workload, wanted)
+                due[wanted == 0].put(ref.namespace, _Due(ref, child, workload, wanted))
+        for turns in due.values():
+            for _ in range(len(turns)):
+                one = turns.take()
+                if not self._refused_until_s.keys() & {"", one.ref.namespace, one.child.uid}:
+                    await self._write(one)
 
     def _choose(self, ref: JobRef, child: ChildSummary, workload: WorkloadSummary) -> int:
         if child.is_suspended or not workload.is_admitted or workload.evicted[0]:
@@ -78,22 +94,34 @@ class PriorityBooster:
         progress = records.progress
         if progress is None or (progress.job, progress.attempt) != (child.owner_uid, child.attempt):
             return 0
-        return choose_boost(find_unsaved_s(progress, records.checkpoint), self._after_s)
+        # The age is what the job's program prints: no work can be older than the pods that do it.
+        unsaved_s = min(find_unsaved_s(progress, records.checkpoint), self._api.now_s() - child.created_at_s)
+        return choose_boost(unsaved_s, self._after_s)
 
-    async def _write(self, ref: JobRef, child: ChildSummary, workload: WorkloadSummary, boost: int) -> None:
-        path = workload_path(VERSIONS[0], ref.namespace, workload.name)
+    async def _write(self, due: _Due) -> None:
+        path = workload_path(VERSIONS[0], due.ref.namespace, due.workload.name)
         try:
-            await self._api.patch(path, {"metadata": {"annotations": {BOOST_ANNOTATION: str(boost)}}})
+            await self._api.patch(path, {"metadata": {"annotations": {BOOST_ANNOTATION: str(due.boost)}}})
         except ApiError as error:
             if error.status == 404:
-                return  # its Workload is gone, and another one will be read
-            _log.info("The boost of %s cannot be written (%s); Kueue chooses by age alone", ref, error)
-            if error.status in (0, 401, 403, 429) or error.status >= 500:
-                self._refused_until_s = asyncio.get_running_loop().time() + AFTER_REFUSAL_S
+                # Its Workload is gone, and another one will be read.
+                self._refused_until_s[due.child.uid] = self._now_s() + AFTER_REFUSAL_S
+                return
+            _log.info("The boost of %s cannot be written (%s); Kueue chooses by age alone", due.ref, error)
+            if error.status in (0, 401, 429):
+                self._refused_until_s[""] = self._now_s() + AFTER_REFUSAL_S
+                return
+            # A webhook, a right that is missing there, or an object that etcd does not take: others' go on.
+            if error.status == 403 or error.status >= 500:
+                self._refused_until_s[due.ref.namespace] = self._now_s() + AFTER_REFUSAL_S
                 return
             # It is about this Workload, which must not keep others from theirs: the next number is tried.
         except Exception:
             # One bad answer must not end the process.
-            _log.exception("The boost of %s cannot be written", ref)
+            _log.exception("The boost of %s cannot be written", due.ref)
             return
-        self._written[child.uid] = boost
+        self._written[due.child.uid] = due.boost
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()

@@ -47,6 +47,7 @@ from bert_operator.state.stop_grace import LONGEST_GRACE_S
 Document = dict[str, Any]
 
 _SETTLING_PAUSE_S = 1.0
+_CHANGED_PAUSE_S = 1.0
 _UNWATCHED_PAUSE_S = 5.0
 MAX_REST_S = 30.0
 """So long a job of which nothing is new is not planned again. A watch may be faster than the answer to the write that
@@ -357,7 +358,10 @@ class Reconciler:
             step = self._plan_on(job, summary, step)
         # Only under this uid: a job that was applied again under the name is another one.
         if step.delete_job:
-            await delete_object(self._api, job_path(job.ref), summary.uid)
+            # Its user may have given it longer since, while the watch was late. What has changed is looked at again.
+            if await delete_object(self._api, job_path(job.ref), summary.uid, summary.version) is None:
+                await self._statuses.read_job(job.ref, summary)
+                raise Requeue(_CHANGED_PAUSE_S)
             return
         again_in_s = self._requeue_after_s(job.ref, summary, step)
         # Nothing was awaited since the last plan, so that all that is known by now is in it.

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bert_operator.cluster.client import ApiClient, ApiError
+from bert_operator.cluster.client import TOO_LARGE, ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.paths import path_of
 from bert_operator.names import JobRef
@@ -79,6 +79,8 @@ class Reflector:
         self._put = {"Pod": index.put_pod, "Event": index.put_warning}.get(kind, index.put_child)
         self._answered_at_s = time.monotonic()
         self._is_answered = True
+        self._version = ""
+        """Of the last change that was applied: where a stream breaks, the next one goes on behind it."""
 
     @property
     def silent_s(self) -> float:
@@ -87,22 +89,24 @@ class Reflector:
 
     async def run(self) -> None:
         """List and watch until cancelled."""
-        version, pause_s = "", FIRST_PAUSE_S
+        pause_s = FIRST_PAUSE_S
         while True:
             try:
-                if not version:
-                    version = await self._list()
+                if not self._version:
+                    self._version = await self._list()
                     self.synced.set()
-                version = await self._follow(version)
+                await self._follow()
                 pause_s = FIRST_PAUSE_S
             except Gone:
-                _log.info("410 Gone: changes of %s since version %s are compacted; listing again", self.kind, version)
-                version = ""
+                _log.info("410 Gone: changes of %s since %s are compacted; listing again", self.kind, self._version)
+                self._version = ""
             except ApiError as error:
                 if error.status == 404:
                     # MPIJobs are not served until mpi-operator is installed, and single-pod jobs do not need it.
                     self.synced.set()
-                    version = ""
+                if error.status == 404 or error.reason == TOO_LARGE:
+                    # The second: the same change would come again. A list is read in as small pages as it takes.
+                    self._version = ""
                 self._is_answered = False
                 _log.warning("%s: %s; retry in %.1f s", self._path, error, pause_s)
                 await asyncio.sleep(error.retry_after_s or pause_s * random.uniform(0.8, 1.2))  # noqa: S311
@@ -111,24 +115,19 @@ class Reflector:
     async def _list(self) -> str:
         """Read the whole list and return its version; drop what is not in it."""
         before = {uid: (namespace, name, version) for namespace, name, uid, version in self._known()}
-        query: dict[str, str]
-        seen: set[str]
-        query, seen, version = {**self._query, "limit": str(PAGE_SIZE)}, set(), ""
-        while True:
-            # Without a resourceVersion: a cached list of the API server (resourceVersion=0) may be older than our own
-            # writes.
-            page = await self._api.get(self._path, **query)
-            self._note_answer()
-            version = str(page["metadata"]["resourceVersion"])
-            for item in page.get("items") or ():
-                seen.add(item["metadata"]["uid"])
-                self._apply(item)
-            resume = page["metadata"].get("continue")
-            del page
-            if not resume:
-                break
-            query["continue"] = resume
-            await asyncio.sleep(0)
+        seen: set[str] = set()
+        version = ""
+        # Without a resourceVersion: a cached list of the API server (resourceVersion=0) may be older than our own
+        # writes.
+        async with contextlib.aclosing(self._api.pages(self._path, PAGE_SIZE, self._query)) as pages:
+            async for page in pages:
+                self._note_answer()
+                version = str(page["metadata"]["resourceVersion"])
+                for item in page.get("items") or ():
+                    seen.add(item["metadata"]["uid"])
+                    self._apply(item)
+                del page
+                await asyncio.sleep(0)
         for uid, (namespace, name, known_version) in before.items():
             # All pages show the version of the first one. An object that is newer than that, because this process
             # created it meanwhile, is missing from the list and still exists.
@@ -141,12 +140,12 @@ class Reflector:
             return []
         return [item for item in self._index.known(self.kind) if self._namespace in ("", item[0])]
 
-    async def _follow(self, version: str) -> str:
-        """Apply changes until the stream ends; return the version to continue from. Raises Gone and ApiError."""
+    async def _follow(self) -> None:
+        """Apply changes until the stream ends. Raises Gone and ApiError."""
         seconds = str(int(STREAM_SECONDS * random.uniform(1, 1.2)))  # noqa: S311 - spreads reconnections
         query = {**self._query, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": seconds}
         async with contextlib.aclosing(
-            self._api.stream(self._path, silence_s=self._silence_s, resourceVersion=version, **query)
+            self._api.stream(self._path, silence_s=self._silence_s, resourceVersion=self._version, **query)
         ) as changes:
             async for change in changes:
                 self._note_answer()
@@ -155,16 +154,15 @@ class Reflector:
                     if body.get("code") == 410:
                         raise Gone
                     raise ApiError(int(body.get("code") or 500), str(body.get("reason")), str(body.get("message")))
-                # Bookmarks carry nothing but a version: without them a quiet watch would continue from a version that
-                # has been compacted.
-                version = body["metadata"]["resourceVersion"]
                 if kind == "DELETED":
                     self._watched(self.kind)
                     self._enqueue_if_ours(self._index.drop({**body, "kind": self.kind}))
                 elif kind in ("ADDED", "MODIFIED"):
                     self._watched(self.kind)
                     self._apply(body)
-        return version
+                # Bookmarks carry nothing but a version: without them a quiet watch would continue from a version that
+                # has been compacted.
+                self._version = body["metadata"]["resourceVersion"]
 
     def _apply(self, body: Document) -> None:
         # Items of a list carry no kind.

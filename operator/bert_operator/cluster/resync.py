@@ -9,6 +9,7 @@ the resync fetches the job itself, so that a dead watch delays jobs but loses no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ KIND = "BertPretrainJob"
 _LISTS_AT_ONCE = 8
 """Of the client's requests side by side; reconciles need the others."""
 JOBS_PER_PAGE = 100
-"""Metadata alone; annotations may be 256 KiB, and are never kept."""
+"""Metadata alone. With annotations of 256 KiB, and as much again about who manages them, a page has fewer."""
 
 _log = logging.getLogger(__name__)
 
@@ -147,13 +148,13 @@ class Resyncer:
 
     async def _list_namespace(self, namespace: str) -> dict[str, tuple[JobRef, int]]:
         """Return the same for one namespace; empty: all."""
-        jobs, resume = {}, ""
-        while True:
-            page = await self._api.list_metadata(path_of(KIND, namespace), resume=resume, limit=JOBS_PER_PAGE)
-            for item in page.get("items") or ():
-                metadata = item["metadata"]
-                ref = JobRef(metadata["namespace"], metadata["name"])
-                jobs[metadata["uid"]] = ref, int(metadata["resourceVersion"])
-            resume = page.get("metadata", {}).get("continue", "")
-            if not resume:
-                return jobs
+        jobs = {}
+        listed = self._api.pages(path_of(KIND, namespace), JOBS_PER_PAGE, metadata_only=True)
+        async with contextlib.aclosing(listed) as pages:
+            async for page in pages:
+                for item in page.get("items") or ():
+                    metadata = item["metadata"]
+                    ref = JobRef(metadata["namespace"], metadata["name"])
+                    jobs[metadata["uid"]] = ref, int(metadata["resourceVersion"])
+                del page
+        return jobs

@@ -25,6 +25,7 @@ MAX_BACK_OFF_S = 60.0
 FEW_BACK_OFF_S = 8.0
 """The longest back-off while few jobs fail: once the API server answers again, or grants its rights, statuses have to
 be right within 15 s, and nothing tells the operator that it does."""
+_SPARE_TIMERS = 100
 RETRIES_PER_SECOND = 2.0
 """Of all failing jobs together, in equal shares for the namespaces that have any: if a share is too small to retry each
 of its jobs within FEW_BACK_OFF_S, their back-offs are longer."""
@@ -89,6 +90,10 @@ class WorkQueue:
         entry = (self._now_s() + max(0.0, seconds), next(self._numbers), ref)
         self._due[ref] = entry[:2]
         heapq.heappush(self._timers, entry)
+        if len(self._timers) > 2 * len(self._due) + _SPARE_TIMERS:
+            # A job with a deadline next year is looked at all the time, and each look makes an entry.
+            self._timers = [(*due, other) for other, due in self._due.items()]
+            heapq.heapify(self._timers)
         self._timer_set.set()
 
     @property

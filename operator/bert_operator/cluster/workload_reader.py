@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bert_operator.cluster.client import ApiClient, ApiError
+from bert_operator.cluster.client import TOO_LARGE, ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.object_summaries import ChildSummary
 from bert_operator.cluster.paths import workload_path
@@ -105,6 +105,10 @@ class WorkloadReader:
             if error.status == 404 and reading.workload:
                 reading.workload = ""  # replaced by another, which the next round looks for
                 reading.read_at_s = 0.0
+                self._readings[child.uid] = reading
+            elif error.reason == TOO_LARGE:
+                # Somebody has labelled very many: the child counts as one without a Workload, and is asked for as
+                # seldom.
                 self._readings[child.uid] = reading
             else:
                 self._note_refusal(error)
