@@ -341,3 +341,17 @@ def test_a_child_that_leaves_is_deleted_once_however_late_its_watch_is() -> None
     assert first is not None
     assert second is not None
     assert [write.split()[0] for write in (*first.writes, *second.writes)] == ["patch", "delete"]
+
+
+def test_a_job_that_may_stay_longer_stays_though_its_watch_is_late() -> None:
+    sleepers = Sleepers(ttlSecondsAfterFinished=100)
+    sleepers.pass_time(until="Succeeded")
+    sleepers.operator.catch_up()
+    sleepers.look()
+    sleepers.cluster.now_s += 200
+    change_policy(sleepers.world, ttlSecondsAfterFinished=10_000)
+    sleepers.look()
+    job = sleepers.cluster.find("BertPretrainJob", REF.name)
+    assert job is not None
+    assert not is_deleting(job)
+    assert sleepers.operator.due_s is not None
