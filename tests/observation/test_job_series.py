@@ -97,10 +97,12 @@ def test_many_jobs_of_a_namespace_do_not_hide_those_of_another() -> None:
     jobs = [(JobRef("greedy", f"job-{number}"), shown) for number in range(3 * MAX_JOBS)]
     jobs += [(JobRef("quiet", f"job-{number}"), NOTHING) for number in range(5)]
     jobs += [(JobRef("modest", f"job-{number}"), shown) for number in range(5)]
-    chosen = [ref.namespace for ref, _ in choose_jobs(jobs)]
+    long_over = JobSeries(troubles=(("Failed", "Error"),), failed_at_s=NOON_S - FAILED_FOR_S)
+    jobs += [(JobRef("past", f"job-{number}"), long_over) for number in range(5)]
+    chosen = [ref.namespace for ref, _ in choose_jobs(jobs, NOON_S)]
     assert len(chosen) == MAX_JOBS
     assert chosen.count("modest") == 5
-    assert "quiet" not in chosen
+    assert not {"quiet", "past"} & set(chosen)
 
 
 def test_the_page_has_the_series_of_jobs() -> None:

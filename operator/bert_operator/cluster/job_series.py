@@ -92,11 +92,13 @@ def _time(text: Any) -> float | None:
         return None
 
 
-def choose_jobs(jobs: Iterable[tuple[JobRef, JobSeries]]) -> list[tuple[JobRef, JobSeries]]:
+def choose_jobs(jobs: Iterable[tuple[JobRef, JobSeries]], now_s: float) -> list[tuple[JobRef, JobSeries]]:
     """Return the jobs that have anything to show, ``MAX_JOBS`` at most."""
     turns: Turns[tuple[JobRef, JobSeries]] = Turns()
     for ref, series in jobs:
-        if series is not NOTHING and series != NOTHING:
+        # One that failed long ago would take the place of one that runs.
+        is_over = series.failed_at_s is not None and now_s - series.failed_at_s >= FAILED_FOR_S
+        if series is not NOTHING and series != NOTHING and not is_over:
             turns.put(ref.namespace, (ref, series))
     return [turns.take() for _ in range(min(MAX_JOBS, len(turns)))]
 

@@ -141,8 +141,9 @@ class _JobViews:
         self._read, self._clock = read, clock
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        jobs = choose_jobs(self._read())
-        yield _family("bert_operator_job_trouble", list_troubles(jobs, self._clock()))
+        now_s = self._clock()
+        jobs = choose_jobs(self._read(), now_s)
+        yield _family("bert_operator_job_trouble", list_troubles(jobs, now_s))
         yield _family("bert_operator_job_report_timestamp_seconds", list_report_times(jobs))
         for name in JOB_FIGURES:
             yield _family(f"bert_operator_job_{name}", list_figures(jobs, name))

@@ -47,7 +47,7 @@ def make_manifest(
     """Return the manifest of a job.
 
     Args:
-        preset: One of PRESETS.
+        preset: ``tiny`` or ``large``.
         text: ``pvc/CLAIM/FOLDER``, or ``builtin:python-docs``.
         name: Of the job; None: ``bert-`` and the preset.
         workers: Pods that train; None: one.
@@ -57,6 +57,8 @@ def make_manifest(
     Raises:
         InputError: Something of it cannot be.
     """
+    if preset not in PRESETS:
+        raise InputError(f"--preset: got {preset!r}; allowed: {', '.join(PRESETS)}")
     if workers is not None and workers < 1:
         raise InputError(f"--workers: got {workers}; allowed: 1 or more")
     if name == "":
