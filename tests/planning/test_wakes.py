@@ -355,3 +355,24 @@ def test_a_job_that_may_stay_longer_stays_though_its_watch_is_late() -> None:
     assert job is not None
     assert not is_deleting(job)
     assert sleepers.operator.due_s is not None
+
+
+def test_a_job_of_the_same_name_waits_until_the_pods_of_the_one_before_are_gone() -> None:
+    """Until then kubelet would give its pods that one's ConfigMap: it does not read an immutable one again."""
+    sleepers = Sleepers()
+    sleepers.pass_time(until="Running")
+    cluster, sleepers.acts = sleepers.cluster, False
+    (pod,) = cluster.all("Pod")
+    end_pod(cluster, pod, 3)
+    cluster.mark_deleted(pod)
+    (job,) = cluster.all("BertPretrainJob")
+    for gone in (job, *cluster.all("Job"), *cluster.all("ConfigMap")):
+        cluster.remove(gone)
+    again = {key: value for key, value in job.items() if key != "status"}
+    cluster.add({**again, "metadata": {"name": job["metadata"]["name"]}})
+    sleepers.pass_time()
+    assert cluster.all("Job") == []
+    assert "of an earlier child is still leaving" in str(sleepers.world.status()["conditions"])
+    cluster.remove(pod)
+    sleepers.pass_time()
+    assert len(cluster.all("Job")) == 1

@@ -301,13 +301,20 @@ class Children:
         raise Requeue(pause_s)
 
     def _find_leftover(self, ref: JobRef, summary: JobSummary) -> Blocker | None:
-        """Return the pod that may still write into the output folder though its child is gone.
+        """Return the pod that is in the way of the next child though its own is gone.
 
         A Job that is deleted in the background, as kubectl and the garbage collector do, disappears at once, while its
-        pod still has its grace period.
+        pod still has its grace period, and may write into the output folder. And as long as a pod of a job of the same
+        name is there, ended or not, its kubelet gives new pods the frozen ConfigMap of that job: immutable ones are not
+        read again.
         """
         own = {child.name for child in self.own(ref, summary)}
-        left = (pod for pod in self._index.all_pods(ref) if pod.phase not in ENDED_PHASES and pod.child not in own)
+        is_first = summary.child is None
+        left = (
+            pod
+            for pod in self._index.all_pods(ref)
+            if pod.child not in own and (pod.phase not in ENDED_PHASES or is_first and pod.is_deleting)
+        )
         pod = next(left, None)
         return None if pod is None else _pod_left(pod)
 
