@@ -18,7 +18,7 @@ MANAGER, EDITOR = "manager-of-all", "editor-of-one"
 POLICY = "bert-operator-spec-changes"
 OTHERS: dict[str, Json] = {
     "another value": {"image": "evil.example/x:1"},
-    "one more field": {"envFrom": [{"secret": "theirs"}]},
+    "one more field": {"envFrom": [{"configMap": "theirs"}]},
     "one field less": {"slotsPerWorker": None},
     "within a field": {"dataset": {"path": "/mnt/output/other"}},
     "besides runPolicy": {"runPolicy": {"suspend": False}, "image": "evil.example/x:1"},

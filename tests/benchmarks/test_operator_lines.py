@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -29,11 +30,13 @@ def test_the_line_of_a_size_comes_before_the_next_size_is_begun(
 ) -> None:
     printed: list[str] = []
 
-    def run_round(jobs: int) -> Any:
+    def run_round(jobs: int, folder: Path | None) -> Any:
         printed.append(capsys.readouterr().out)
-        return bench.Round(jobs, 50.0, [60.0, 40.0], 4.0, 0, 5.7, 90.0, 1.5, 95.0)
+        return bench.Round(jobs, 50.0, 4.0, 0, 5.7 if folder is None else 11.4, 90.0, 1.5, 1.2, 95.0)
 
     monkeypatch.setattr(bench, "run_round", run_round)
+    monkeypatch.setattr(bench, "run_bare", lambda jobs: next(rates))
+    rates = itertools.cycle([60.0, 40.0])
     monkeypatch.setattr(sys, "argv", ["run.py", "--jobs", "100", "1000", "3000"])
     assert bench.main() == 0
     before_any, first, second = printed
@@ -45,3 +48,9 @@ def test_the_line_of_a_size_comes_before_the_next_size_is_begun(
     third, last = capsys.readouterr().out.splitlines()
     assert third.split()[0] == "3000"
     assert last.startswith("bench-operator: jobs=1000 jobs_per_s=50.0 apiserver_limit_jobs_per_s=50.0 rss_mb=95")
+    monkeypatch.setattr(sys, "argv", ["run.py", "--jobs", "100", "--before", "elsewhere"])
+    assert bench.main() == 0
+    header, before, now, change, _ = capsys.readouterr().out.splitlines()
+    assert change.strip() == (
+        "100 of before: jobs/s 1.00, writes 1.00, cpu 0.50, rss 1.00, restart 1.00, restart cpu 1.00"
+    )
