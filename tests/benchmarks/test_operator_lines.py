@@ -50,7 +50,7 @@ def test_the_line_of_a_size_comes_before_the_next_size_is_begun(
     assert last.startswith("bench-operator: jobs=1000 jobs_per_s=50.0 apiserver_limit_jobs_per_s=50.0 rss_mb=95")
     monkeypatch.setattr(sys, "argv", ["run.py", "--jobs", "100", "--before", "elsewhere"])
     assert bench.main() == 0
-    header, before, now, change, _ = capsys.readouterr().out.splitlines()
+    _, _, change, _ = capsys.readouterr().out.splitlines()
     assert change.strip() == (
         "100 of before: jobs/s 1.00, writes 1.00, cpu 0.50, rss 1.00, restart 1.00, restart cpu 1.00"
     )
