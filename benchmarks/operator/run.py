@@ -116,7 +116,8 @@ def main() -> int:
     parser.add_argument("--before", type=Path, help="the folder operator of another checkout, measured likewise")
     options = parser.parse_args()
     sizes = options.jobs
-    say(f"{len(sizes)} sizes: {', '.join(f'{jobs:,} jobs' for jobs in sizes)}; each with three fresh control planes")
+    planes = "three" if options.before is None else "four"
+    say(f"{len(sizes)} sizes: {', '.join(f'{jobs:,} jobs' for jobs in sizes)}; each with {planes} fresh control planes")
     print(HEADER, flush=True)
     rounds = []
     for jobs in sizes:

@@ -6,7 +6,6 @@ A child is created by POST and never patched (docs/adr/0006): applying it again,
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -156,15 +155,13 @@ class Children:
     async def _refresh(self, kind: str, ref: JobRef) -> None:
         # Anybody may label objects of theirs: as many, and as large, as the namespace takes.
         selector = {"labelSelector": f"{names.JOB_LABEL}={ref.name}"}
-        listed = self._api.pages(path_of(kind, ref.namespace), CHILDREN_PER_PAGE, selector)
-        async with contextlib.aclosing(listed) as pages:
-            async for page in pages:
-                # Only adds. Children that are missing here are dropped by the reflector, whose list has a version to
-                # compare.
-                for item in page.get("items") or ():
-                    # Items of a list carry no kind.
-                    self._index.put_child({**item, "kind": kind})
-                del page
+        async for page in self._api.pages(path_of(kind, ref.namespace), CHILDREN_PER_PAGE, selector):
+            # Only adds. Children that are missing here are dropped by the reflector, whose list has a version to
+            # compare.
+            for item in page.get("items") or ():
+                # Items of a list carry no kind.
+                self._index.put_child({**item, "kind": kind})
+            del page
 
     def _records(self, ref: JobRef, summary: JobSummary) -> list[ChildRecord]:
         """Return what is on record of the newest child: in the status, or, until it is there, of its creation."""

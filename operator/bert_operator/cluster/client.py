@@ -44,6 +44,7 @@ six bytes. Beyond it an answer is refused before it is parsed, which takes ten t
 TOO_LARGE = "TooLarge"
 """Reason of an answer that is refused for its size."""
 _BUFFER_BYTES = 2**18
+"""Of one connection. aiohttp's own is a quarter, in which large lists come in many parts."""
 
 _BROKEN = (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError)
 """What aiohttp raises where a connection or its bytes are not as they should be; the second is no ClientError."""
@@ -150,6 +151,8 @@ class ApiClient:
         self, path: str, limit: int, query: Mapping[str, str] | None = None, *, metadata_only: bool = False
     ) -> AsyncGenerator[Document, None]:
         """Yield a list in pages; the memory of one is free before the next is asked for, if the caller lets go of it.
+
+        Nothing is held between two pages, so that a caller may leave at any time.
 
         Args:
             path: Of the collection.

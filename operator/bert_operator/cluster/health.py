@@ -75,14 +75,14 @@ class MetricsPage:
     def __init__(self, render: Callable[[], bytes]) -> None:
         """Have no page yet. render: returns it."""
         self._render = render
-        self._page, self._rendered_at_s, self._in_flight = b"", -math.inf, 0
+        self._page, self._rendered_at_s = b"", -math.inf
+        self._scrapes = asyncio.Semaphore(MAX_SCRAPES)
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """Answer with the page; with 503 where as many as may be are being answered."""
-        if self._in_flight >= MAX_SCRAPES:
+        if self._scrapes.locked():
             return web.Response(status=503, text="too many ask at once\n", headers={"Retry-After": "1"})
-        self._in_flight += 1
-        try:
+        async with self._scrapes:
             now_s = asyncio.get_running_loop().time()
             if now_s >= self._rendered_at_s + PAGE_AGE_S:
                 self._page, self._rendered_at_s = self._render(), now_s
@@ -90,8 +90,6 @@ class MetricsPage:
             # Here and not behind the handler: a page counts until all of it is sent.
             await response.prepare(request)
             await response.write_eof()
-        finally:
-            self._in_flight -= 1
         return response
 
 

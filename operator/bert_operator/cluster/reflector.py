@@ -119,15 +119,14 @@ class Reflector:
         version = ""
         # Without a resourceVersion: a cached list of the API server (resourceVersion=0) may be older than our own
         # writes.
-        async with contextlib.aclosing(self._api.pages(self._path, PAGE_SIZE, self._query)) as pages:
-            async for page in pages:
-                self._note_answer()
-                version = str(page["metadata"]["resourceVersion"])
-                for item in page.get("items") or ():
-                    seen.add(item["metadata"]["uid"])
-                    self._apply(item)
-                del page
-                await asyncio.sleep(0)
+        async for page in self._api.pages(self._path, PAGE_SIZE, self._query):
+            self._note_answer()
+            version = str(page["metadata"]["resourceVersion"])
+            for item in page.get("items") or ():
+                seen.add(item["metadata"]["uid"])
+                self._apply(item)
+            del page
+            await asyncio.sleep(0)
         for uid, (namespace, name, known_version) in before.items():
             # All pages show the version of the first one. An object that is newer than that, because this process
             # created it meanwhile, is missing from the list and still exists.

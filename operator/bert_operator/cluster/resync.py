@@ -9,7 +9,6 @@ the resync fetches the job itself, so that a dead watch delays jobs but loses no
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -149,12 +148,10 @@ class Resyncer:
     async def _list_namespace(self, namespace: str) -> dict[str, tuple[JobRef, int]]:
         """Return the same for one namespace; empty: all."""
         jobs = {}
-        listed = self._api.pages(path_of(KIND, namespace), JOBS_PER_PAGE, metadata_only=True)
-        async with contextlib.aclosing(listed) as pages:
-            async for page in pages:
-                for item in page.get("items") or ():
-                    metadata = item["metadata"]
-                    ref = JobRef(metadata["namespace"], metadata["name"])
-                    jobs[metadata["uid"]] = ref, int(metadata["resourceVersion"])
-                del page
+        async for page in self._api.pages(path_of(KIND, namespace), JOBS_PER_PAGE, metadata_only=True):
+            for item in page.get("items") or ():
+                metadata = item["metadata"]
+                ref = JobRef(metadata["namespace"], metadata["name"])
+                jobs[metadata["uid"]] = ref, int(metadata["resourceVersion"])
+            del page
         return jobs
