@@ -17,8 +17,8 @@ SOUND = Evidence(
     reasons=("SIGKILL",),
     ledger=LEDGER,
     expected_ledger=LEDGER,
-    sums={"model.safetensors": "aa"},
-    expected_sums={"model.safetensors": "aa"},
+    outcome={"model.safetensors": "aa"},
+    expected_outcome={"model.safetensors": "aa"},
     commits=[Commit("phase1-00000010", "first", 1.0), Commit("phase1-00000020", "second", 2.0)],
     again_allowed=11,
     start_s=9.0,
@@ -35,7 +35,8 @@ def test_a_job_with_the_same_result_in_time_is_resilient() -> None:
     [
         ({"phase": "Failed"}, "failed", "ended Failed instead of Succeeded (SIGKILL)"),
         ({"phase": ""}, "failed", "ended never"),
-        ({"sums": {"model.safetensors": "bb"}}, "failed", "other weights"),
+        ({"outcome": {"model.safetensors": "bb"}}, "failed", "run's: model.safetensors: bb, expected aa"),
+        ({"outcome": {}}, "failed", "run's: model.safetensors: missing, expected aa"),
         ({"ledger": {**LEDGER, ("phase2", 0): (1, 1)}}, "failed", "1 samples lost and 1 doubled"),
         (
             {"commits": [Commit("a", "first", 1.0), Commit("b", "second", 2.0), Commit("c", "first", 3.0)]},
@@ -66,7 +67,9 @@ def test_a_fault_that_may_interrupt_no_step_is_held_to_that() -> None:
 
 def test_a_job_that_has_to_fail_is_compared_up_to_where_it_got_and_for_its_reason() -> None:
     ends = dataclasses.replace(FAULT, ends="Failed", reason="NotFinite")
-    found = dataclasses.replace(SOUND, phase="Failed", reasons=("NotFinite",), ledger={("phase1", 0): (1, 2)}, sums={})
+    found = dataclasses.replace(
+        SOUND, phase="Failed", reasons=("NotFinite",), ledger={("phase1", 0): (1, 2)}, outcome={}
+    )
     assert judge(ends, found).verdict == "resilient"
     assert judge(ends, dataclasses.replace(found, ledger={("phase1", 1): (3, 4)})).lost_samples == 2
     assert judge(ends, dataclasses.replace(found, reasons=("Exited",))).verdict == "failed"

@@ -46,9 +46,9 @@ class Evidence:
     ledger: Mapping[Step, Sequence[int]] = field(default_factory=dict)
     """Samples of every step of the history that survived."""
     expected_ledger: Mapping[Step, Sequence[int]] = field(default_factory=dict)
-    sums: Mapping[str, str] = field(default_factory=dict)
-    """Of the files of the last checkpoint."""
-    expected_sums: Mapping[str, str] = field(default_factory=dict)
+    outcome: Mapping[str, str] = field(default_factory=dict)
+    """Checksums of the last checkpoint's files, and evaluations."""
+    expected_outcome: Mapping[str, str] = field(default_factory=dict)
     commits: Sequence[Commit] = ()
     left_over: Sequence[str] = ()
     again_allowed: int = 0
@@ -97,6 +97,15 @@ def compare_ledgers(
     return (theirs - ours).total(), (ours - theirs).total()
 
 
+def compare_outcomes(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
+    """Say what is not as in the undisturbed run, which of ``outcome_of``; empty where nothing is."""
+    differing = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+    if not differing:
+        return ""
+    each = [f"{name}: {found.get(name, 'missing')}, expected {expected.get(name, 'none')}" for name in differing]
+    return f"other than the undisturbed run's: {'; '.join(each)}"
+
+
 def commits_by_turns(commits: Sequence[Commit]) -> str:
     """Say which run committed again after another one had taken its place; empty where none did."""
     order: list[str] = []
@@ -133,8 +142,9 @@ def _wrong_results(fault: Fault, evidence: Evidence) -> list[str]:
         wrong.append(f"ended {evidence.phase or 'never'} instead of {fault.ends} ({', '.join(evidence.reasons)})")
     elif fault.reason and (not evidence.reasons or evidence.reasons[-1] != fault.reason):
         wrong.append(f"failed for {', '.join(evidence.reasons) or 'no reason'} instead of {fault.reason}")
-    if fault.ends == "Succeeded" and fault.same_weights and evidence.sums != evidence.expected_sums:
-        wrong.append("other weights than the undisturbed run's")
+    if fault.ends == "Succeeded" and fault.same_weights:
+        differs = compare_outcomes(evidence.outcome, evidence.expected_outcome)
+        wrong += [differs] if differs else []
     if turns := commits_by_turns(evidence.commits):
         wrong.append(turns)
     return wrong

@@ -31,7 +31,7 @@ from consistency import PATIENCE_S, wait_consistent  # noqa: E402
 from fault import Fault, NotInEffect, Scene  # noqa: E402
 from job_watch import JobWatch, surviving  # noqa: E402
 from own_cluster import own_cluster  # noqa: E402
-from verdict import commits_by_turns, compare_ledgers  # noqa: E402
+from verdict import commits_by_turns, compare_ledgers, compare_outcomes  # noqa: E402
 
 from cluster_api import wait_until  # noqa: E402
 from job_cluster import JobCluster, Json, KubectlFailed  # noqa: E402
@@ -184,7 +184,8 @@ class Walk:
             assert (lost, doubled) == (0, 0), f"{lost} samples lost and {doubled} doubled"
             if walker.is_comparable:
                 found = outcome_of(walker.job, folder_of(walker.job))
-                assert found == self._bench.expected_outcome, "other weights than the undisturbed run's"
+                differs = compare_outcomes(found, self._bench.expected_outcome)
+                assert not differs, differs
         self._discard(walker)
 
     @contextlib.contextmanager

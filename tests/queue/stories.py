@@ -18,7 +18,7 @@ from typing import Any
 from bench import Bench, chaos_job, folder_of, outcome_of
 from job_watch import JobWatch, Step, surviving
 from urllib3.exceptions import HTTPError
-from verdict import commits_by_turns, compare_ledgers
+from verdict import commits_by_turns, compare_ledgers, compare_outcomes
 
 from cluster_api import wait_until
 from job_cluster import Json, Namespace
@@ -136,8 +136,8 @@ def tell_preemption(
         resume_s = time.monotonic() - admitted_s
         job.wait_phase("Succeeded", timeout_s=ENDS_S)
     lost, doubled = compare_ledgers(surviving(watch.lines), expected.ledger, whole=True)
-    if outcome_of(job, folder_of(job)) != expected.outcome:
-        findings.append("other weights or evaluations than the undisturbed run's")
+    if differs := compare_outcomes(outcome_of(job, folder_of(job)), expected.outcome):
+        findings.append(differs)
     if turns := commits_by_turns(watch.commits):
         findings.append(turns)
     if len({commit.owner for commit in watch.commits}) < 2:
