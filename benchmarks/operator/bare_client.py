@@ -14,7 +14,7 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from run import NAMESPACE, job_document
+from run import job_document, namespace_of_job
 
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.cluster.client import ApiClient, ApiError, load_configuration
@@ -48,11 +48,11 @@ async def main(jobs: int) -> None:
         async def work() -> None:
             while not waiting.empty():
                 number = waiting.get_nowait()
-                name = f"job-{number}"
+                name, namespace = f"job-{number}", namespace_of_job(number)
                 while True:
                     try:
                         patched = await api.patch(
-                            path_of("BertPretrainJob", NAMESPACE, name, part="status"), {"status": status}
+                            path_of("BertPretrainJob", namespace, name, part="status"), {"status": status}
                         )
                         break
                     except ApiError as error:
@@ -64,11 +64,13 @@ async def main(jobs: int) -> None:
                     metadata = {
                         **template["metadata"],
                         "name": template["metadata"]["name"].replace("job-0", name),
+                        "namespace": namespace,
                         "ownerReferences": [{**template["metadata"]["ownerReferences"][0], "name": name, "uid": uid}],
                     }
-                    await api.create(path_of(template["kind"], NAMESPACE), {**template, "metadata": metadata})
-                own = {**event, "metadata": {**event["metadata"], "name": f"{name}.event"}}
-                await api.create(path_of("Event", NAMESPACE), own)
+                    await api.create(path_of(template["kind"], namespace), {**template, "metadata": metadata})
+                own = {**event["metadata"], "name": f"{name}.event", "namespace": namespace}
+                about = {**event["involvedObject"], "name": name, "namespace": namespace}
+                await api.create(path_of("Event", namespace), {**event, "metadata": own, "involvedObject": about})
 
         print("ready", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
