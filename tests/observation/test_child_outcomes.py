@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bert_operator.cluster.object_summaries import read_child, read_pod
-from bert_operator.cluster.observation import SETTLING_S, is_settling, observe_child
+from bert_operator.cluster.observation import LOST_WORKER_S, SETTLING_S, is_settling, observe_child
 from bert_operator.state.observed import Child
 from child_documents import CREATED_S, at, child_document, ended, pod_document
 
@@ -258,3 +258,30 @@ def test_a_child_that_was_held_for_hours_waits_since_its_pods_were_made_though_i
     let_go = child_document(startTime=at(3600))
     pod = pod_document(phase="Pending", created=7200)
     assert see(let_go, pod, now_s=CREATED_S + 7200).waiting_since_s == CREATED_S + 7200
+
+
+RUNS = {"Created": "MPIJobCreated", "Running": "MPIJobRunning"}
+LOST = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "could not be located"}}
+
+
+def test_a_worker_that_has_ended_fails_an_attempt_whose_launcher_does_not_notice() -> None:
+    # As after a restart of kubelet between the creation of a container and its start: it lets the pod fail, and the
+    # launcher waits for its sshd.
+    child = child_document(true=RUNS)
+    pods = pod_document("launcher"), pod_document(phase="Failed", state=ended(1)), pod_document(number=1)
+    early = see(child, *pods, now_s=CREATED_S + 90 + LOST_WORKER_S - 1)
+    assert (early.state, early.lost) == ("Running", ""), "the launcher may still say what happened"
+    late = see(child, *pods, now_s=CREATED_S + 90 + LOST_WORKER_S)
+    assert late.lost == "Pod demo-a1-worker-0 on node node-1 has failed (Error), and the launcher waits for it"
+    assert (late.pod, late.node) == ("demo-a1-worker-0", "node-1")
+    unknown = see(child, pods[0], pod_document(phase="Failed", state=LOST), now_s=CREATED_S + LOST_WORKER_S)
+    assert "(ContainerStatusUnknown)" in unknown.lost
+
+
+def test_workers_end_after_their_launcher_and_with_their_child() -> None:
+    worker, now_s = pod_document(phase="Failed", state=ended(1)), CREATED_S + 500
+    running = child_document(true=RUNS)
+    assert not see(running, launcher(1), worker, now_s=now_s).lost, "it is about to end by itself"
+    assert not see(gone_with(running), pod_document("launcher"), worker, now_s=now_s).lost
+    assert not see(running, pod_document("launcher"), gone_with(worker), now_s=now_s).lost
+    assert not see(running, pod_document("launcher"), pod_document(), now_s=now_s).lost

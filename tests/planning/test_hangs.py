@@ -52,6 +52,15 @@ def test_a_silent_launcher_fails_its_attempt_and_is_removed_before_the_next() ->
     assert gone.create.attempt == 2
 
 
+def test_an_attempt_whose_worker_has_ended_fails_even_where_hangs_are_only_told() -> None:
+    lost = replace(RUNNING, lost="Pod bert-a1-worker-0 has ended", pod="bert-a1-worker-0", node="node-1")
+    step = plan(with_policy(on_hang="Notify"), Observed(status=STATUS, children=(lost,)), NOW_S)
+    (failure,) = step.status.failures
+    assert (failure.kind, failure.reason, failure.pod) == ("Infrastructure", FailureReason.KILLED, "bert-a1-worker-0")
+    assert failure.message == "Pod bert-a1-worker-0 has ended"
+    assert [child.ref for child in (*step.remove, *step.stop)] == [REF]
+
+
 def test_during_a_back_off_nothing_of_a_frozen_attempt_goes_on() -> None:
     spent = JobStatus(phase="Running", attempt=3, run="training", failures=tuple(failures(2)))
     third = replace(RUNNING, attempt=3, ref=REF.model_copy(update={"attempt": 3, "name": "bert-a3"}))

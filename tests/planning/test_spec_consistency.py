@@ -118,3 +118,12 @@ def test_what_never_goes_back_is_remembered(before: Json, now: Json, words: str)
 def test_what_was_to_stay_may_stay() -> None:
     kept = Memory(kept={"uid-bert-a9-training"})
     assert problems(job(), child(), child("bert-a9-training", owner="gone"), memory=kept) == []
+
+
+def test_a_job_of_another_controller_has_no_status_of_ours() -> None:
+    elsewhere = {**job(), "spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}
+    assert problems({**elsewhere, "status": None}) == []
+    (found,) = problems(elsewhere)
+    assert "it is for kueue.x-k8s.io/multikueue, and has a status" in found
+    ours = {**job(), "spec": {"managedBy": "bert-operator.dev/operator"}}
+    assert problems(ours, child(), pods=(pod(),)) == []

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bert_operator.cluster import reconciler
+from bert_operator.cluster.observation import LOST_WORKER_S
 from bert_operator.state.plan import plan
 from fake_cluster import Document, FakeCluster, is_deleting
 from fake_controllers import act, end_pod, is_alive, start_pod
@@ -194,6 +195,25 @@ def test_a_child_that_nobody_takes_note_of_is_stopped_at_its_deadline() -> None:
     sleepers.pass_time()
     status = sleepers.world.status()
     assert (status["phase"], status["reason"]) == ("Stopping", "StoppingAtStartDeadline")
+
+
+def test_an_attempt_whose_worker_has_ended_is_followed_by_another_though_its_launcher_goes_on() -> None:
+    sleepers = Sleepers(workers=2)
+    cluster = sleepers.cluster
+    sleepers.pass_time(until="Running")
+    sleepers.acts = False
+    worker = next(pod for pod in cluster.all("Pod") if not _is_main(pod))
+    sleepers.world.hurt.add(sleepers.world.root(worker))
+    end_pod(cluster, worker, 137)
+    died_s = cluster.now_s
+    sleepers.pass_time()
+    (failure,) = sleepers.world.status()["failures"]
+    assert (failure["kind"], failure["reason"]) == ("Infrastructure", "Killed")
+    assert LOST_WORKER_S <= cluster.now_s - died_s <= LOST_WORKER_S + 2
+    assert [is_deleting(child) for child in cluster.all("MPIJob")] in ([], [True])
+    sleepers.acts = True
+    sleepers.pass_time()
+    assert (sleepers.world.status()["phase"], sleepers.world.status()["attempt"]) == ("Succeeded", 2)
 
 
 def test_a_job_goes_when_its_time_to_live_is_over() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 Json = dict[str, Any]
 
 GROUP = "bert-operator.dev"
+_OURS = f"{GROUP}/operator"
 TERMINAL = ("Succeeded", "Failed")
 FINAL_PHASES = TERMINAL
 """Of pods, which call them alike."""
@@ -100,6 +101,10 @@ def remember(found: Snapshot, memory: Memory) -> None:
 def _of_job(job: Json, found: Snapshot, memory: Memory) -> Iterator[str]:
     name, status = job["metadata"]["name"], status_of(job)
     phase = status.get("phase")
+    if job["spec"].get("managedBy", _OURS) != _OURS:
+        if status:
+            yield f"{name}: it is for {job['spec']['managedBy']}, and has a status: {status}"
+        return
     if phase not in PHASES:
         yield f"{name}: no phase, but {phase}"
         return

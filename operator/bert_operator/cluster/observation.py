@@ -22,6 +22,10 @@ from bert_operator.state.observed import Child, read_outcome, read_termination_r
 SETTLING_S = 10.0
 """Longest wait from a child's failure until its pod's exit code is seen."""
 
+LOST_WORKER_S = 60.0
+"""So long after a worker has failed the launcher may still say what happened. Ranks that run end within seconds, with
+the cause. A launcher that waits for its workers knows no pods, and would go on for ``mpi.workerWaitSeconds``."""
+
 
 def observe_child(
     child: ChildSummary,
@@ -77,6 +81,9 @@ def observe_child(
         wait = describe_wait(workload, preemptor, namespace)
         return replace(base, state="Queued", wait=wait, blocker=find_obstacle(workload, namespace))
     if _has_begun(child, pods, workers, conditions):
+        lost = find_lost_worker(child, pods)
+        if lost is not None and now_s >= lost[1]:
+            base = replace(base, lost=_describe_lost(lost[0]), pod=lost[0].name, node=lost[0].node or None)
         return replace(
             base,
             state="Running",
@@ -156,6 +163,28 @@ def is_settling(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) -
         return False
     main = [pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE)]
     return any(pod.exit_code is None and not pod.is_deleting and not pod.disruption for pod in main)
+
+
+def find_lost_worker(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[PodSummary, float] | None:
+    """Return a worker that has failed while its launcher goes on, and from when on the attempt counts as failed."""
+    main = find_main_pod(pods)
+    if child.is_deleting or has_ended(child) or main is None or main.phase != "Running" or main.is_deleting:
+        return None
+    ended = [
+        (pod, pod.finished_at_s or pod.created_at_s)
+        for pod in pods
+        if pod.role == names.WORKER and pod.phase == "Failed" and not pod.is_deleting
+    ]
+    if not ended:
+        return None
+    pod, ended_at_s = min(ended, key=lambda found: (found[1], found[0].name))
+    return pod, ended_at_s + LOST_WORKER_S
+
+
+def _describe_lost(pod: PodSummary) -> str:
+    where = f" on node {pod.node}" if pod.node else ""
+    reason = pod.ended_by or "no reason given"
+    return f"Pod {pod.name}{where} has failed ({reason}), and the launcher waits for it"
 
 
 def _has_begun(child: ChildSummary, pods: Iterable[PodSummary], workers: int, conditions: Mapping[str, str]) -> bool:

@@ -30,7 +30,7 @@ from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LatestRecords, select_records
 from bert_operator.cluster.network_policies import NetworkPolicies
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary
-from bert_operator.cluster.observation import has_ended, is_settling, observe_child
+from bert_operator.cluster.observation import find_lost_worker, has_ended, is_settling, observe_child
 from bert_operator.cluster.paths import job_path
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import read_cluster_job
@@ -398,6 +398,8 @@ class Reconciler:
             for pod in self._index.pods(ref, child.name)
             if pod.unready_since_s is not None
         ]
+        lost = [find_lost_worker(child, self._index.pods(ref, child.name)) for child in own]
+        silent += [found[1] - self._now_s() for found in lost if found is not None]
         settling = [
             _SETTLING_PAUSE_S for child in own if is_settling(child, self._index.pods(ref, child.name), self._now_s())
         ]

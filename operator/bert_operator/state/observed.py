@@ -91,6 +91,8 @@ class Child:
     """Seconds that its pods have from SIGTERM until they are killed."""
     image: str | None = None
     """By digest, what its program ran in; None where that is not known."""
+    lost: str = ""
+    """Why it can only end, though its launcher has not noticed: a worker's pod, which is ``pod``, has failed."""
     pod_nodes: tuple[tuple[str, str], ...] = ()
     """While it runs, the names of its pods and of their nodes."""
 

@@ -79,7 +79,8 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
             delete_job=left_s is not None and left_s <= 0,
             requeue_after_s=left_s,
         )
-    frozen = [child for child in active if _is_silent(child, observed) and job.spec.run_policy.on_hang != "Notify"]
+    notify = job.spec.run_policy.on_hang == "Notify"
+    frozen = [child for child in active if child.lost or _is_silent(child, observed) and not notify]
     failed = {child: _as_failed(child, observed) for child in frozen}
     observed = replace(observed, children=tuple(failed.get(child, child) for child in observed.children))
     active = [child for child in active if child not in frozen]
@@ -170,6 +171,8 @@ def _is_silent(child: Child, observed: Observed) -> bool:
 
 
 def _as_failed(child: Child, observed: Observed) -> Child:
+    if child.lost:
+        return replace(child, state="Failed", reason=FailureReason.KILLED.value, message=child.lost)
     return replace(child, state="Failed", reason=FailureReason.HUNG.value, message=_describe_silence(observed))
 
 
