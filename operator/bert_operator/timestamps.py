@@ -27,6 +27,14 @@ def parse_time(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+def time_of(text: object) -> float | None:
+    """Return the seconds since 1970 of a timestamp that others wrote; None if it is none."""
+    try:
+        return parse_time(str(text)) if text else None
+    except ValueError:
+        return None
+
+
 def render_duration(seconds: float) -> str:
     """Return ``42 s``, ``3:07 min`` or ``2:05 h``."""
     whole = max(0, round(seconds))

@@ -223,6 +223,29 @@ def test_a_job_runs_from_its_pod_s_start_until_its_controller_says_the_end(
     assert see(child_document("Job", true=true), *pods).state == state
 
 
+LAUNCHER_RUNS = {"Launcher": {"active": 1}, "Worker": {"active": 2}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "true", "status", "state"),
+    [
+        ("Job", {}, {"active": 1, "ready": 1}, "Running"),
+        ("Job", {}, {"active": 1, "ready": 0}, "Pending"),
+        ("Job", {}, {"active": 1}, "Pending"),
+        ("Job", {}, {"ready": "1"}, "Pending"),
+        ("Job", {"Suspended": "JobSuspended"}, {"ready": 1}, "Pending"),
+        ("MPIJob", {"Running": "MPIJobRunning"}, {"replicaStatuses": LAUNCHER_RUNS}, "Running"),
+        ("MPIJob", {"Created": "MPIJobCreated"}, {"replicaStatuses": LAUNCHER_RUNS}, "Pending"),
+        ("MPIJob", {"Running": "MPIJobRunning"}, {"replicaStatuses": {"Worker": {"active": 2}}}, "Pending"),
+        ("MPIJob", {"Running": "MPIJobRunning"}, {"replicaStatuses": {"Launcher": {}}}, "Pending"),
+    ],
+)
+def test_pods_whose_labels_were_changed_run_as_their_controller_counts_them(
+    kind: str, true: dict[str, str], status: Document, state: str
+) -> None:
+    assert see(child_document(kind, true=true, **status)).state == state
+
+
 @pytest.mark.parametrize(("kind", "spec"), [("Job", {"suspend": True}), ("MPIJob", {"runPolicy": {"suspend": True}})])
 def test_a_child_that_a_queue_holds_back_is_queued(kind: str, spec: Document) -> None:
     assert see({**child_document(kind), "spec": spec}).state == "Queued"

@@ -8,7 +8,8 @@ import pytest
 
 from bert_operator.api.schema.conditions import FailureReason, Reason
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.object_summaries import read_child, read_node, read_pod
+from bert_operator.cluster.node_summaries import read_node
+from bert_operator.cluster.object_summaries import read_child, read_pod
 from bert_operator.cluster.observation import observe_child
 from bert_operator.state.observed import Child
 from child_documents import CREATED_S, at, child_document, ended, pod_document

@@ -15,18 +15,17 @@ from typing import Any
 
 from bert_operator.cluster.fair_table import FairTable
 from bert_operator.cluster.job_series import JobSeries
+from bert_operator.cluster.node_summaries import NodeSummary, read_node
 from bert_operator.cluster.object_summaries import (
     ChildRecord,
     ChildSummary,
     JobSummary,
-    NodeSummary,
     PodSummary,
     WarningSummary,
     child_of,
     keeps_children,
     read_child,
     read_job,
-    read_node,
     read_pod,
     read_version,
     read_warning,

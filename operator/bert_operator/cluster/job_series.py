@@ -15,7 +15,7 @@ from bert_operator.api.schema.conditions import FINDINGS, BlockerReason, Conditi
 from bert_operator.cluster.metric_table import JOB_FIGURES
 from bert_operator.cluster.turns import Turns
 from bert_operator.names import JobRef
-from bert_operator.timestamps import parse_time
+from bert_operator.timestamps import time_of
 
 MAX_JOBS = 500
 """Jobs with series of their own; namespaces take turns, so that many jobs of one do not hide those of another."""
@@ -47,7 +47,7 @@ def read_series(status: Mapping[str, Any], stages: Collection[str]) -> JobSeries
     """Return what of a job's status becomes series. stages: that its spec has; a program may print any other name."""
     phase, progress = status.get("phase"), status.get("progress") or {}
     troubles = tuple(_troubles(status))
-    failed_at_s = _time(status.get("completionTime")) if phase == "Failed" else None
+    failed_at_s = time_of(status.get("completionTime")) if phase == "Failed" else None
     if phase not in ("Running", "Stopping") or not progress:
         return JobSeries(troubles=troubles, failed_at_s=failed_at_s) if troubles else NOTHING
     told = {item.get("name"): item.get("value") for item in progress.get("metrics") or ()}
@@ -55,7 +55,7 @@ def read_series(status: Mapping[str, Any], stages: Collection[str]) -> JobSeries
     stage = str(status.get("stage") or "")
     # One that the spec does not have is no label: a new name in each report would be a new series each time.
     stage = sys.intern(stage) if stage in stages else ""
-    return JobSeries(stage, tuple(figures), _time(progress.get("lastUpdatedTime")), troubles)
+    return JobSeries(stage, tuple(figures), time_of(progress.get("lastUpdatedTime")), troubles)
 
 
 def _troubles(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -83,13 +83,6 @@ def _number(text: Any) -> float | None:
     except (TypeError, ValueError):
         return None
     return value if math.isfinite(value) else None
-
-
-def _time(text: Any) -> float | None:
-    try:
-        return parse_time(text)
-    except (TypeError, ValueError):
-        return None
 
 
 def choose_jobs(jobs: Iterable[tuple[JobRef, JobSeries]], now_s: float) -> list[tuple[JobRef, JobSeries]]:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bert_operator.api.schema.conditions import FailureReason, Reason
-from bert_operator.cluster.object_summaries import NodeProblem, NodeSummary, PodSummary
+from bert_operator.cluster.node_summaries import NodeProblem, NodeSummary
+from bert_operator.cluster.object_summaries import PodSummary
 from bert_operator.render import names
 from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_FAILED, Child, Finding
 from bert_operator.timestamps import render_time

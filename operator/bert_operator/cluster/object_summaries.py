@@ -6,7 +6,6 @@ nothing else. Everything is parsed defensively: objects come from other controll
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -19,7 +18,7 @@ from bert_operator.names import PREPARE_RUN, TRAINING_RUN, is_managed_elsewhere
 from bert_operator.render import names
 from bert_operator.render.images import find_digest
 from bert_operator.render.names import CONTAINER
-from bert_operator.timestamps import parse_time
+from bert_operator.timestamps import time_of
 
 Document = Mapping[str, Any]
 ChildKind = Literal["Job", "MPIJob"]
@@ -32,13 +31,6 @@ _LONGEST_NAME = 253
 """Of objects that exist. What others write into references, conditions and finalizers may be of any length."""
 _MOST_NAMED = 16
 """Finalizers or conditions of one object that are kept; Kubernetes' own controllers write no more than five."""
-# Conditions as agents of nodes call them: KernelReady and AcceleratedHardwareReady (EKS) are good if True, while
-# KernelDeadlock, ReadonlyFilesystem, FrequentKubeletRestart (node-problem-detector) and GpuXidError (NVSentinel) are
-# not. What matches neither, such as VMEventScheduled (AKS), says nothing about the node's health.
-_GOOD_ENDINGS = ("Ready", "Healthy", "OK")
-_TROUBLE = re.compile(
-    r"Pressure|Problem|Deadlock|Read-?[Oo]nly|Corrupt|Unhealthy|Error|Fail|Fault|Frequent|Xid|NetworkUnavailable|Hung|Lost"
-)
 _OWN_FINALIZERS = ("foregroundDeletion", "orphan")
 """Of the garbage collector, which takes them away by itself."""
 _ATTEMPT_DIGITS = 6
@@ -106,6 +98,9 @@ class ChildSummary(NamedTuple):
     """Type and reason of those that are True."""
     has_status: bool
     """Whether its controller has written any status."""
+    is_counted_running: bool
+    """Whether its controller has counted pods that run: the single one, or the launcher and all workers. It knows them
+    by labels of its own, and so sees those whose labels of ours were changed."""
     completed_at_s: float | None
     waiting_since_s: float | None
     """When it was created or resumed; None if it was resumed and its controller has not seen that yet."""
@@ -159,23 +154,6 @@ class PodSummary(NamedTuple):
     """Devices that kubelet calls unhealthy (allocatedResourcesStatus); empty if none, or where it says nothing."""
     image: str = ""
     """The trainer's by digest, once a node has pulled it; empty where a digest is of no use (``render.images``)."""
-
-
-class NodeProblem(NamedTuple):
-    """A condition of a node that is not as it should be."""
-
-    kind: str
-    """Its type: Ready if the node is not."""
-    reason: str
-    message: str
-    since_s: float | None
-
-
-class NodeSummary(NamedTuple):
-    """A node below a pod of ours."""
-
-    name: str
-    problems: tuple[NodeProblem, ...]
 
 
 class WarningSummary(NamedTuple):
@@ -269,9 +247,9 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
     )
     template = _template(spec)
     suspend = spec.get("suspend") if kind == "Job" else (spec.get("runPolicy") or {}).get("suspend")
-    created_at_s = _time(metadata.get("creationTimestamp")) or 0.0
+    created_at_s = time_of(metadata.get("creationTimestamp")) or 0.0
     # Both controllers reset startTime when they resume.
-    resumed_at_s = _time(status.get("startTime")) or 0.0
+    resumed_at_s = time_of(status.get("startTime")) or 0.0
     return job, ChildSummary(
         kind=kind,
         name=metadata.get("name", ""),
@@ -285,7 +263,8 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
         is_suspended=suspend is True,
         conditions=conditions,
         has_status=bool(status),
-        completed_at_s=_time(status.get("completionTime")) or _failed_at(status, kind),
+        is_counted_running=_is_counted_running(status, kind, dict(conditions)),
+        completed_at_s=time_of(status.get("completionTime")) or _failed_at(status, kind),
         waiting_since_s=None if "Suspended" in dict(conditions) else max(created_at_s, resumed_at_s),
         is_orphan=is_orphan,
         is_watched=is_watched,
@@ -299,6 +278,18 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
         queue=sys.intern(str((metadata.get("labels") or {}).get(names.QUEUE_LABEL) or "")[:_LONGEST_NAME]),
         grace_s=grace_s if isinstance(grace_s := template.get("terminationGracePeriodSeconds"), int) else None,
     )
+
+
+def _is_counted_running(status: Document, kind: Any, conditions: Mapping[str, str]) -> bool:
+    if kind == "Job":
+        # Written together with Suspended, so neither is of another time.
+        return _is_count(status.get("ready")) and "Suspended" not in conditions
+    launcher = (status.get("replicaStatuses") or {}).get("Launcher") or {}
+    return "Running" in conditions and _is_count(launcher.get("active"))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value > 0
 
 
 def _template(spec: Document) -> Document:
@@ -372,9 +363,9 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         ended_by=sys.intern(ended.get("reason") or ""),
         # A whole termination record, in which escapes make a message longer.
         message=(ended.get("message") or "")[: 4 * MAX_MESSAGE],
-        finished_at_s=_time(ended.get("finishedAt")),
+        finished_at_s=time_of(ended.get("finishedAt")),
         owner_uid=sys.intern(_owner_uid(metadata)),
-        created_at_s=_time(metadata.get("creationTimestamp")) or 0.0,
+        created_at_s=time_of(metadata.get("creationTimestamp")) or 0.0,
         sick_devices=_sick_devices(container),
         image=_image(body),
     )
@@ -407,31 +398,6 @@ def _sick_devices(container: Document) -> str:
     return ", ".join(found)[:_LONGEST_NOTE]
 
 
-def read_node(name: str, body: Document) -> NodeSummary:
-    """Return what is wrong with a node."""
-    problems = (
-        NodeProblem(
-            sys.intern(str(item.get("type"))),
-            str(item.get("reason") or "")[:_LONGEST_REASON],
-            str(item.get("message") or "")[:_LONGEST_REASON],
-            _time(item.get("lastTransitionTime")),
-        )
-        for item in (body.get("status") or {}).get("conditions") or ()
-        if _is_problem(str(item.get("type")), str(item.get("status")))
-    )
-    return NodeSummary(name, tuple(problems))
-
-
-def _is_problem(kind: str, status: str) -> bool:
-    """Return whether a condition of a node tells of trouble. Others than Kubernetes' own have no agreed sense."""
-    # Unknown is what the node controller writes when kubelet is silent.
-    if kind == "Ready":
-        return status != "True"
-    if kind.endswith(_GOOD_ENDINGS):
-        return status == "False"
-    return status == "True" and _TROUBLE.search(kind) is not None
-
-
 def read_warning(body: Document) -> tuple[str, str, WarningSummary] | None:
     """Return kind and name of the subject of a Warning event, and its summary; None for other events."""
     subject = body.get("involvedObject") or {}
@@ -446,7 +412,7 @@ def read_warning(body: Document) -> tuple[str, str, WarningSummary] | None:
     warning = WarningSummary(
         reason=sys.intern((body.get("reason") or "")[:_LONGEST_REASON]),
         message=(body.get("message") or "")[:_LONGEST_NOTE],
-        seen_at_s=_time(when) or 0.0,
+        seen_at_s=time_of(when) or 0.0,
         uid=sys.intern((subject.get("uid") or "")[:_LONGEST_NAME]),
     )
     return subject["kind"], name, warning
@@ -475,25 +441,18 @@ def _failed_at(status: Document, kind: str) -> float | None:
     if kind != "Job":
         return None
     failed = [item for item in status.get("conditions") or () if item.get("type") == "Failed"]
-    return _time(failed[0].get("lastTransitionTime")) if failed else None
+    return time_of(failed[0].get("lastTransitionTime")) if failed else None
 
 
 def _unready_since(status: Document, condition: Document, state: Document) -> float | None:
-    changed_at_s = _time(condition.get("lastTransitionTime"))
+    changed_at_s = time_of(condition.get("lastTransitionTime"))
     if status.get("phase") != "Running" or condition.get("status") != "False" or changed_at_s is None:
         return None
     # The condition is False from the pod's creation on, but while the image is pulled the container does not run.
-    return max(changed_at_s, _time((state.get("running") or {}).get("startedAt")) or 0.0)
+    return max(changed_at_s, time_of((state.get("running") or {}).get("startedAt")) or 0.0)
 
 
 def _disruption(status: Document, condition: Document) -> str:
     if condition.get("status") == "True":
         return sys.intern(condition.get("reason") or "Disrupted")
     return "Evicted" if status.get("reason") == "Evicted" else ""
-
-
-def _time(text: str | None) -> float | None:
-    try:
-        return parse_time(text) if text else None
-    except ValueError:
-        return None

@@ -12,7 +12,8 @@ from bert_operator.api.schema.conditions import FailureReason
 from bert_operator.api.schema.status import ChildRef
 from bert_operator.cluster.blockers import find_blocker, find_unready, is_about_user_namespaces
 from bert_operator.cluster.node_health import blame_sick_node, find_trouble
-from bert_operator.cluster.object_summaries import ChildSummary, NodeSummary, PodSummary, WarningSummary
+from bert_operator.cluster.node_summaries import NodeSummary
+from bert_operator.cluster.object_summaries import ChildSummary, PodSummary, WarningSummary
 from bert_operator.cluster.workloads import WorkloadSummary, describe_queue, describe_wait, find_obstacle
 from bert_operator.names import JobRef
 from bert_operator.render import names
@@ -194,6 +195,8 @@ def _has_begun(child: ChildSummary, pods: Iterable[PodSummary], workers: int, co
     """
     if "FailureTarget" in conditions or "SuccessCriteriaMet" in conditions:
         return True  # a Job that only waits for its last pod
+    if child.is_counted_running and not child.is_deleting and child.waiting_since_s is not None:
+        return True  # whatever has become of its pods' labels
     # Those that a queue has suspended may still be leaving after it has let the child go on.
     held_until_s = 0.0 if child.is_deleting else child.waiting_since_s or 0.0
     begun = [

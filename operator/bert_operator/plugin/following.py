@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 
 from bert_operator.errors import InputError
 from bert_operator.plugin.errors import ApiRefused, NoSuchObject
-from bert_operator.plugin.job import Job, Pod, time_of
+from bert_operator.plugin.job import Job, Pod
 from bert_operator.plugin.kubectl import Kubectl
 from bert_operator.plugin.reading import first_line, read_job, read_pods_of
 from bert_operator.plugin.terminal import printable
 from bert_operator.render.names import CONTAINER
-from bert_operator.timestamps import render_time
+from bert_operator.timestamps import render_time, time_of
 
 PAUSE_S = 2.0
 """Between two looks at a job that has no pod to read yet, and before a broken connection is tried again."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from bert_operator.names import PREPARE_RUN, is_managed_elsewhere
 from bert_operator.render.names import ATTEMPT_LABEL, LAUNCHER, ROLE_LABEL, SINGLE, WORKER
 from bert_operator.state.progress import ProgressRecord, parse_progress_line
-from bert_operator.timestamps import parse_time
+from bert_operator.timestamps import time_of
 
 Json = Mapping[str, Any]
 StageState = Literal["done", "current", "failed", "waiting"]
@@ -310,14 +310,6 @@ def losses(records: Iterable[ProgressRecord], stage: str | None) -> list[tuple[i
                 found.pop()
             found.append((step, loss))
     return found
-
-
-def time_of(text: object) -> float | None:
-    """Return the seconds since 1970 of a timestamp; None if it is none."""
-    try:
-        return parse_time(str(text)) if text else None
-    except ValueError:
-        return None
 
 
 def last_seen_s(event: Json) -> float | None:

@@ -19,8 +19,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from bert_operator.doctor.objects import amount
-from bert_operator.plugin.job import time_of
-from bert_operator.timestamps import render_time
+from bert_operator.timestamps import render_time, time_of
 
 Leaf = Literal["number", "figure", "amount", "boolean", "time", "text"]
 Shape = Any

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_operator.plugin.job import Job, time_of
+from bert_operator.plugin.job import Job
 from bert_operator.plugin.terminal import Cell, Ink, printable, table
-from bert_operator.timestamps import render_duration
+from bert_operator.timestamps import render_duration, time_of
 
 _SAME = "-"
 _LONGEST = 48

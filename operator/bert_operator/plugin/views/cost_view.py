@@ -12,10 +12,10 @@ from typing import Any
 from bert_operator.doctor.demands import worker_requests
 from bert_operator.doctor.objects import amount, mapping
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
-from bert_operator.plugin.job import Job, kind_of, time_of
+from bert_operator.plugin.job import Job, kind_of
 from bert_operator.plugin.prices import NODE, Prices
 from bert_operator.plugin.terminal import Cell, Ink, fold, printable, table
-from bert_operator.timestamps import render_duration
+from bert_operator.timestamps import render_duration, time_of
 
 _HOUR_S = 3600.0
 _GIB = 1024.0**3

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert_operator.plugin.job import Job, Pod, Stage, time_of
+from bert_operator.plugin.job import Job, Pod, Stage
 from bert_operator.plugin.queue_place import QueuePlace
 from bert_operator.plugin.terminal import Cell, Colour, Ink, fold, printable, table
 from bert_operator.plugin.views.next_step import next_step
 from bert_operator.plugin.views.phases import age, phase_cell, text_or_dash
 from bert_operator.plugin.views.time_spent import TimeSpent, time_in_phases
+from bert_operator.timestamps import time_of
 
 _LABEL_WIDTH = 12
 _BAR_WIDTH = 24

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert_operator.plugin.job import Job, Pod, time_of
+from bert_operator.plugin.job import Job, Pod
 from bert_operator.plugin.terminal import printable
 from bert_operator.state.progress import ProgressRecord
-from bert_operator.timestamps import render_duration
+from bert_operator.timestamps import render_duration, time_of
 
 OF_A_STAGE: Mapping[str, str] = {
     "data_wait_s": "waiting for data",

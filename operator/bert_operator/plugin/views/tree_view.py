@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bert_operator.plugin.job import Job, Json, read_pods, time_of
+from bert_operator.plugin.job import Job, Json, read_pods
 from bert_operator.plugin.terminal import Cell, Ink, printable, table
 from bert_operator.plugin.views.phases import age, phase_cell
+from bert_operator.timestamps import time_of
 
 _ORDER = ("ConfigMap", "NetworkPolicy", "Job", "MPIJob", "Pod")
 
