@@ -120,6 +120,19 @@ def test_what_was_to_stay_may_stay() -> None:
     assert problems(job(), child(), child("bert-a9-training", owner="gone"), memory=kept) == []
 
 
+def test_a_child_whose_owner_was_taken_before_the_status_named_it_is_the_jobs_own() -> None:
+    waiting = job("Pending", "WaitingToStart")
+    kept = Memory(kept={"uid-bert-a1-training"})
+    assert problems(waiting, child(owner=""), memory=kept) == []
+    waiting["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    left = child(owner="")
+    left["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    (told,) = problems(waiting, left, memory=kept)
+    assert "nothing will ever happen" in told, "that of an earlier job of this name"
+    (told,) = problems(waiting, child("bert-a2-training", owner=""), memory=Memory(kept={"uid-bert-a2-training"}))
+    assert "nothing will ever happen" in told, "of another attempt"
+
+
 def test_a_job_of_another_controller_has_no_status_of_ours() -> None:
     elsewhere = {**job(), "spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}
     assert problems({**elsewhere, "status": None}) == []

@@ -61,9 +61,25 @@ class Snapshot:
         ]
 
     def own(self, job: Json) -> list[Json]:
-        """Return a job's children: those that it controls, and the one in its status, whose owner may be taken away."""
+        """Return a job's children: those that it controls, and the newest, whose owner others may have taken away.
+
+        A status names a child once it runs. Until then one without an owner is known by its name, and by its age: one
+        of an earlier job of that name may have been left on purpose.
+        """
         uid, known = job["metadata"]["uid"], status_of(job).get("child", {}).get("uid")
-        return [child for child in self.children if owner_uid(child) == uid or child["metadata"]["uid"] == known]
+        name = f"{job['metadata']['name']}-a{status_of(job).get('attempt', 0)}"
+        since = str(job["metadata"].get("creationTimestamp", ""))
+
+        def is_newest(child: Json) -> bool:
+            metadata = child["metadata"]
+            is_called_so = metadata["name"] in (name, f"{name}-training", f"{name}-prepare")
+            return is_called_so and not owner_uid(child) and str(metadata.get("creationTimestamp", "")) >= since
+
+        return [
+            child
+            for child in self.children
+            if owner_uid(child) == uid or child["metadata"]["uid"] == known or is_newest(child)
+        ]
 
 
 @dataclass(slots=True)
