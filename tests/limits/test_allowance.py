@@ -1,4 +1,7 @@
-"""Ranks and devices of a namespace: a job beyond them waits, goes on when there is room, and two never get the last."""
+"""Ranks and devices of a namespace: a job beyond them waits, goes on when there is room, and two never get the last.
+
+And the longest grace period, up to which the operator raises that of the next attempt.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ import pytest
 from bert_operator.cluster.allowance import Allowance
 from bert_operator.cluster.demand import Demand, read_demand
 from bert_operator.cluster.index import Index
+from bert_operator.cluster.log_reader import LatestRecords
 from bert_operator.cluster.settings import Settings
 from bert_operator.names import JobRef
+from bert_operator.state.progress import parse_progress_line
 from cluster_jobs import job_document
 from fake_cluster import NAMESPACE, FakeCluster
 from fake_controllers import act, end_pod, start_pod
@@ -186,6 +191,32 @@ def test_a_demand_is_read_from_what_is_created(workers: int) -> None:
         operator.index.put_child(child)
         (known,) = operator.index.children(ref)
         assert known.demand.devices == (("nvidia.com/gpu", 2 * workers),), "who lowers it afterwards frees nothing"
+
+
+@pytest.mark.parametrize(("limits", "expected_s"), [({}, 1000), ({"stopGraceSeconds": 300}, 300)])
+def test_the_next_attempt_gets_what_a_stop_needs_within_the_namespaces_bound(
+    limits: dict[str, int], expected_s: int
+) -> None:
+    cluster = FakeCluster()
+    operator = Operator(cluster, NOBODY)
+    operator.restart(settings_with(**limits))
+    ref = apply(cluster, "demo")
+    uid = cluster.find("BertPretrainJob", "demo")["metadata"]["uid"]  # type: ignore[index]
+    look(operator, ref)
+    act(cluster)
+    (pod,) = cluster.all("Pod")
+    start_pod(cluster, pod)
+    saved = parse_progress_line(f"bert-trainer/1 event=checkpoint stage=phase1 step=10 stop_s=500 job={uid} attempt=1")
+    operator.told.records = LatestRecords(checkpoint=saved, job=uid)
+    look(operator, ref)
+    (pod,) = cluster.all("Pod")
+    end_pod(cluster, pod, 137)
+    for _ in range(6):
+        act(cluster)
+        look(operator, ref)
+        cluster.now_s += 1000
+    (child,) = [item for item in cluster.all("Job") if item["metadata"]["name"] == "demo-a2-training"]
+    assert child["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == expected_s
 
 
 @pytest.mark.parametrize(

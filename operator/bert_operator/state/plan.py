@@ -80,10 +80,10 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
             requeue_after_s=left_s,
         )
     notify = job.spec.run_policy.on_hang == "Notify"
-    frozen = [child for child in active if child.lost or _is_silent(child, observed) and not notify]
-    failed = {child: _as_failed(child, observed) for child in frozen}
+    given_up = [child for child in active if child.lost or _is_silent(child, observed) and not notify]
+    failed = {child: _as_failed(child, observed) for child in given_up}
     observed = replace(observed, children=tuple(failed.get(child, child) for child in observed.children))
-    active = [child for child in active if child not in frozen]
+    active = [child for child in active if child not in given_up]
     # The status outlives the cache: a child whose outcome it has is over, even if a late watch still shows it running.
     active = [child for child in active if not _is_over(child, observed.status)]
     facts = _gather(job, observed, now_s)
@@ -95,8 +95,8 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
         facts = replace(facts, attempt=step.create.attempt, run=step.create.run, started=True)
     new = status.describe(observed.status, facts, step.verdict, generation=job.metadata.generation, now_s=now_s)
     left_s = _seconds_to_live(job, new, now_s) if new.phase in TERMINAL_PHASES else step.requeue_after_s
-    # At once, and not when the next attempt is due: workers whose launcher is frozen may go on.
-    left = [child for child in frozen if child.ref not in [other.ref for other in step.remove]]
+    # At once, and not when the next attempt is due: its workers may go on.
+    left = [child for child in given_up if child.ref not in [other.ref for other in step.remove]]
     stop = (*step.stop, *_not_stopping(left))
     return Plan(status=new, stop=stop, remove=step.remove, create=step.create, requeue_after_s=left_s)
 
