@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from kubernetes.aio.client.configuration import Configuration
@@ -108,8 +108,11 @@ def test_the_final_read_of_a_log_does_not_occupy_a_worker(server: ApiStandIn, mo
                 entry, (child,) = index.job(ref), index.children(ref)
                 assert entry is not None
                 if ref == works:
-                    await reader.read_final(ref, entry, child)
-                    assert steps(reader, [ref]) == [100]
+                    with suppress(Requeue):  # on a machine that is busy it may take longer than a worker waits
+                        await reader.read_final(ref, entry, child)
+                    async with asyncio.timeout(BAR_S):
+                        while steps(reader, [ref]) != [100]:
+                            await asyncio.sleep(0.01)
                     continue
                 began_s = time.monotonic()
                 with pytest.raises(Requeue) as again:

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from bert_operator.cluster import log_reader
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LogReader
@@ -167,6 +168,27 @@ def test_the_last_log_is_read_again_after_a_refusal_and_not_once_it_is_gone(stat
             await world.answer(1, record("first", 100))
             assert world.step == 100
 
+    asyncio.run(follow())
+
+
+@pytest.mark.parametrize(
+    ("condition", "longest_s"), [("Failed", log_reader.FINAL_READ_S), ("Complete", log_reader.SUCCESS_READ_S)]
+)
+def test_the_last_evaluations_of_a_success_may_come_late_and_a_failure_waits_for_nothing(
+    condition: str, longest_s: float
+) -> None:
+    async def follow() -> None:
+        world = World()
+        world.put("first")
+        ended = child_document("Job", REF.name, uid="first-1", owner="first", version=11, true={condition: ""})
+        world.index.put_child(ended)
+        entry, (child,) = world.index.job(REF), world.index.children(REF)
+        assert entry is not None
+        with pytest.raises(Requeue) as again:
+            await world.reader.read_final(REF, entry, child)
+        assert longest_s - 5 < again.value.after_s < longest_s
+
+    assert log_reader.SUCCESS_READ_S > 30 > log_reader.FINAL_READ_S
     asyncio.run(follow())
 
 

@@ -27,7 +27,7 @@ from bert_operator.api.schema.status import StageResult
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
-from bert_operator.cluster.observation import find_main_pod, has_ended
+from bert_operator.cluster.observation import find_main_pod, has_ended, has_succeeded
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.turns import Turns
 from bert_operator.cluster.work_queue import Requeue
@@ -44,7 +44,11 @@ read every 100 s, and with ten in each of a hundred as well."""
 SHORTEST_ROUND_S = 5.0
 """Progress changes a job's status at most this often; every change is a write to etcd."""
 FINAL_READ_S = 5.0
-"""Longest wait for the log of a child that has ended; its outcome is then reported without it."""
+"""Longest wait for the log of a child that has failed; its outcome is then reported without it, since the next attempt
+waits for that, and the node may be gone."""
+SUCCESS_READ_S = 60.0
+"""Of one that has succeeded. Its last evaluations are what it ran for, nothing waits, and its node was just heard of:
+an API server that takes 30 s for an answer once cost a job its result."""
 _INLINE_WAIT_S = 0.25
 """How long a worker of the queue waits for a log before it turns to another job; a healthy kubelet needs less."""
 # Bounds of one read: tracebacks and NCCL's log may stand between the last records, and a line may be of any length.
@@ -189,7 +193,8 @@ class LogReader:
         loop = asyncio.get_running_loop()
         final = self._final_reads.get(ref)
         if final is None or final.child_uid != child.uid or final.reading.done() and not final.reading.result():
-            final = _FinalRead(child.uid, loop.create_task(self._read(ref, job, pod)), loop.time() + FINAL_READ_S)
+            until_s = loop.time() + (SUCCESS_READ_S if has_succeeded(child) else FINAL_READ_S)
+            final = _FinalRead(child.uid, loop.create_task(self._read(ref, job, pod)), until_s)
             self._final_reads[ref] = final
             await asyncio.wait({final.reading}, timeout=_INLINE_WAIT_S)
             if not final.reading.done():

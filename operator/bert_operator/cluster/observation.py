@@ -154,6 +154,11 @@ def has_ended(child: ChildSummary) -> bool:
     return _has_succeeded(child, conditions) or _has_failed(child, conditions)
 
 
+def has_succeeded(child: ChildSummary) -> bool:
+    """Return whether a child has succeeded."""
+    return _has_succeeded(child, dict(child.conditions))
+
+
 def is_settling(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) -> bool:
     """Return whether a child has failed and the exit code of its pod is not known yet.
 
