@@ -39,7 +39,8 @@ def judged(whole: RealJob) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
     stories = {
         name: functools.partial(run_fault, bench, faults[name], plan_moments(faults[name], SEED, 1)) for name in CHOSEN
     }
-    # Four, which the memory of a small machine holds: a job that is hit waits most of its time, for pods and for the next attempt.
+    # A job that is hit waits most of its time, for pods and for the next attempt. More than four do not fit into the
+    # memory of a small node: pods would wait for room.
     with side_by_side(stories, at_a_time=4) as end:
         yield end
     bench.close()
