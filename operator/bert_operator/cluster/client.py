@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import nullcontext
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -260,9 +261,8 @@ class ApiClient:
 
     async def _exchange(self, request: _Request, timeout_s: float) -> tuple[aiohttp.ClientResponse, bytes]:
         """Send a request and read the whole response. Raises ApiError if there is none."""
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
-            answer = await self._send(request, timeout)
+            answer = await self._send(request, _timeout(timeout_s))
             return answer, await _read_whole(answer)
         except (*_BROKEN, TimeoutError, OSError) as error:
             raise ApiError(0, type(error).__name__, str(error) or "timed out") from error
@@ -345,6 +345,11 @@ async def load_configuration() -> Configuration:
     except config.ConfigException:
         await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     return configuration
+
+
+@cache
+def _timeout(total_s: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_TIMEOUT_S)
 
 
 def _parse(data: bytes) -> Document:

@@ -92,14 +92,15 @@ class Index:
         """Add or update a Job or MPIJob."""
         metadata = body.get("metadata", {})
         record = self._records.get((_namespace(body), metadata.get("name", "")))
-        read = read_child(body, record if record is not None and record.uid == metadata.get("uid") else None)
-        if read is None:
-            return None
-        job, summary = read
+        own_record = record if record is not None and record.uid == metadata.get("uid") else None
+        # First: the watch tells of every write once more. Not by where it is kept, since a record that has come since
+        # may have it kept elsewhere.
+        job = own_record.job if own_record is not None else (metadata.get("labels") or {}).get(names.JOB_LABEL, "")
         ref = JobRef(_namespace(body), job)
-        known = self._children.get(ref, {}).get((summary.kind, summary.name))
-        if self._is_old(known, body):
+        known = self._children.get(ref, {}).get((body.get("kind", ""), metadata.get("name", "")))
+        if self._is_old(known, body) or (read := read_child(body, own_record)) is None:
             return None
+        _, summary = read
         if known is not None and known.uid == summary.uid:
             # Pods are made from what it was created with: who lowers the numbers afterwards frees nothing.
             summary = summary._replace(demand=summary.demand.at_least(known.demand))

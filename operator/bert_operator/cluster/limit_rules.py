@@ -61,6 +61,8 @@ def find_asked(spec: Document) -> Iterator[Asked]:
 
 def limit_problems(spec: Document, bounds: Bounds, *, default_image: str) -> Iterator[Problem]:
     """Yield what a job asks for itself and may not have. default_image: that of jobs that name none."""
+    if all(getattr(bounds, name) is None for name in Bounds.model_fields):
+        return
     for asked in find_asked(spec):
         is_default = asked.bound == "images" and asked.value == default_image
         if not is_default and not _is_allowed(asked, bounds):

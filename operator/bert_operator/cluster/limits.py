@@ -61,6 +61,8 @@ class Limits(Bounds):
     def of(self, namespace: str) -> Bounds:
         """Return the bounds of a namespace. Pods of its own are never a matter of ``affinity_namespaces``."""
         own = self.namespaces.get(namespace)
+        if own is None and self.affinity_namespaces is None:
+            return self
         found: dict[str, Any] = {} if own is None else {name: getattr(own, name) for name in own.model_fields_set}
         foreign = found.get("affinity_namespaces", self.affinity_namespaces)
         if foreign is not None:

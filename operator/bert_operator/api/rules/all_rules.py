@@ -17,6 +17,9 @@ from bert_operator.api.rules.volume_rules import VOLUME_RULES
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
 from bert_operator.errors import Path, Problem
 
+_OF_JOBS = (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES, *VOLUME_RULES)
+_OF_STAGES = (*STAGE_RULES, *FINETUNE_STAGE_RULES)
+
 
 def find_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Problem]:
     """Yield what is wrong between fields, as far as they are the user's own."""
@@ -42,7 +45,7 @@ def _job_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Proble
     kinds_are_known = soundness.is_there(("stages",)) and all(
         soundness.has_its_fields(("stages", number)) for number in range(len(job.spec.stages))
     )
-    for rule in (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES, *VOLUME_RULES):
+    for rule in _OF_JOBS:
         is_sound = soundness.is_complete or all(soundness.is_whole(path) for path in rule.reads)
         if is_sound and (kinds_are_known or not rule.reads_kinds):
             yield from rule.problems(job.spec, "spec")
@@ -53,7 +56,7 @@ def _stage_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Prob
     for number, stage in enumerate(job.spec.stages):
         here: Path = ("stages", number)
         view = StageView(stage, job.spec, trained)
-        for rule in (*STAGE_RULES, *FINETUNE_STAGE_RULES):
+        for rule in _OF_STAGES:
             if soundness.is_complete or _is_sound(rule, here, soundness):
                 yield from rule.problems(view, f"spec.stages[{number}]")
         # After the rules: a stage takes lengths from the stages before it, not from itself.
