@@ -301,6 +301,27 @@ def test_a_worker_that_has_ended_fails_an_attempt_whose_launcher_does_not_notice
     assert "(ContainerStatusUnknown)" in unknown.lost
 
 
+def test_a_lost_worker_s_own_cause_is_told() -> None:
+    child, launches = child_document(true=RUNS), pod_document("launcher")
+    for ended_by, reason in (("OOMKilled", "OOMKilled"), ("Error", "Killed")):
+        worker = pod_document(phase="Failed", state={"terminated": {"exitCode": 137, "reason": ended_by}})
+        assert see(child, launches, worker, now_s=CREATED_S + 500).reason == reason
+    evicted = pod_document(phase="Failed", reason="Evicted")
+    assert see(child, launches, evicted, now_s=CREATED_S + 500).reason == "Evicted"
+
+
+@pytest.mark.parametrize("off_s", [-3600, 0, 3600])
+def test_a_worker_was_lost_when_the_api_server_was_told_whatever_its_nodes_clock_says(off_s: float) -> None:
+    child, launches = child_document(true=RUNS), pod_document("launcher")
+    worker = pod_document(phase="Failed", state=ended(1, after=90 + off_s))
+    worker["metadata"]["managedFields"] = [
+        {"manager": "kube-controller-manager", "time": at(0)},
+        {"manager": "kubelet", "subresource": "status", "time": at(91)},
+    ]
+    assert not see(child, launches, worker, now_s=CREATED_S + 90 + LOST_WORKER_S).lost
+    assert see(child, launches, worker, now_s=CREATED_S + 91 + LOST_WORKER_S).lost
+
+
 def test_workers_end_after_their_launcher_and_with_their_child() -> None:
     worker, now_s = pod_document(phase="Failed", state=ended(1)), CREATED_S + 500
     running = child_document(true=RUNS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from bert_operator.api.schema.conditions import FailureReason, Reason
 from bert_operator.api.schema.status import ChildRef, JobStatus
 from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
@@ -59,6 +61,19 @@ def test_an_attempt_whose_worker_has_ended_fails_even_where_hangs_are_only_told(
     assert (failure.kind, failure.reason, failure.pod) == ("Infrastructure", FailureReason.KILLED, "bert-a1-worker-0")
     assert failure.message == "Pod bert-a1-worker-0 has ended"
     assert [child.ref for child in (*step.remove, *step.stop)] == [REF]
+
+
+@pytest.mark.parametrize("lost", ["", "Pod bert-a1-worker-0 has ended"])
+def test_an_attempt_that_is_given_up_stops_like_any_other_on_request(lost: str) -> None:
+    child, silence = replace(RUNNING, lost=lost), None if lost else Silence(1, 301)
+    status = STATUS
+    for children, phase, stopped in (((child,), "Stopping", [REF]), ((replace(child, stopping=True),), "Stopping", [])):
+        seen = Observed(status=status, children=children, silence=silence, stop_requested=True)
+        step = plan(TRAINING_ONLY, seen, NOW_S)
+        assert (step.status.phase, [it.ref for it in step.stop], step.remove) == (phase, stopped, ())
+        status = step.status
+    gone = plan(TRAINING_ONLY, Observed(status=status, stop_requested=True), NOW_S)
+    assert gone.status.phase == "Stopped"
 
 
 def test_during_a_back_off_nothing_of_a_frozen_attempt_goes_on() -> None:

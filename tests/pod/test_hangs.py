@@ -232,7 +232,10 @@ def test_a_stop_that_is_withdrawn_in_time_is_none(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_was_paused_is_no_hang(tmp_path: Path) -> None:
-    with pods.running(command(tmp_path, 1, "pass"), tmp_path / "log", **LIMITS) as pod:
+    # Paused while it computes; that it waits for others next is no progress yet.
+    goes_on = "time.sleep(0.8)\n            with beat.waiting():\n                time.sleep(2.5)"
+    limits = LIMITS | {"BERT_HANG_LIMITS_S": "6,20"}
+    with pods.running(command(tmp_path, 1, goes_on), tmp_path / "log", **limits) as pod:
         pod.wait_for("here")
         everything = sorted(find_descendants(pod.process.pid))
         for process in everything:

@@ -152,6 +152,8 @@ class PodSummary(NamedTuple):
     created_at_s: float
     sick_devices: str = ""
     """Devices that kubelet calls unhealthy (allocatedResourcesStatus); empty if none, or where it says nothing."""
+    described_at_s: float | None = None
+    """When its status was written last, by the API server's clock; None where that is not told, or while it runs."""
     image: str = ""
     """The trainer's by digest, once a node has pulled it; empty where a digest is of no use (``render.images``)."""
 
@@ -367,6 +369,7 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         owner_uid=sys.intern(_owner_uid(metadata)),
         created_at_s=time_of(metadata.get("creationTimestamp")) or 0.0,
         sick_devices=_sick_devices(container),
+        described_at_s=_described_at(metadata) if status.get("phase") == "Failed" else None,
         image=_image(body),
     )
 
@@ -442,6 +445,12 @@ def _failed_at(status: Document, kind: str) -> float | None:
         return None
     failed = [item for item in status.get("conditions") or () if item.get("type") == "Failed"]
     return time_of(failed[0].get("lastTransitionTime")) if failed else None
+
+
+def _described_at(metadata: Document) -> float | None:
+    """Return when kubelet, or whoever fails pods, wrote the status last: the API server notes that of every writer."""
+    entries = (entry for entry in metadata.get("managedFields") or () if entry.get("subresource") == "status")
+    return max((at_s for entry in entries if (at_s := time_of(entry.get("time"))) is not None), default=None)
 
 
 def _unready_since(status: Document, condition: Document, state: Document) -> float | None:

@@ -84,7 +84,7 @@ def observe_child(
     if _has_begun(child, pods, workers, conditions):
         lost = find_lost_worker(child, pods)
         if lost is not None and now_s >= lost[1]:
-            base = replace(base, lost=_describe_lost(lost[0]), pod=lost[0].name, node=lost[0].node or None)
+            base = _with_lost(base, lost[0], pods, nodes)
         return replace(
             base,
             state="Running",
@@ -176,8 +176,9 @@ def find_lost_worker(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[P
     main = find_main_pod(pods)
     if child.is_deleting or has_ended(child) or main is None or main.phase != "Running" or main.is_deleting:
         return None
+    # By the API server's clock where it says when it was told: nodes have their own.
     ended = [
-        (pod, pod.finished_at_s or pod.created_at_s)
+        (pod, pod.described_at_s or pod.finished_at_s or pod.created_at_s)
         for pod in pods
         if pod.role == names.WORKER and pod.phase == "Failed" and not pod.is_deleting
     ]
@@ -187,10 +188,15 @@ def find_lost_worker(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[P
     return pod, ended_at_s + LOST_WORKER_S
 
 
-def _describe_lost(pod: PodSummary) -> str:
-    where = f" on node {pod.node}" if pod.node else ""
-    reason = pod.ended_by or "no reason given"
-    return f"Pod {pod.name}{where} has failed ({reason}), and the launcher waits for it"
+def _with_lost(base: Child, pod: PodSummary, pods: Sequence[PodSummary], nodes: Mapping[str, NodeSummary]) -> Child:
+    """Return a running child that has lost a worker, with the cause of that."""
+    cause = _infrastructure_cause([pod], {})
+    assert cause is not None, "a worker that has failed is a cause by itself"
+    where, told = f" on node {pod.node}" if pod.node else "", pod.ended_by or pod.disruption or "no reason given"
+    message = f"Pod {pod.name}{where} has failed ({told}), and the launcher waits for it"
+    failed = replace(base, state="Failed", reason=cause[0].value, message=message, pod=pod.name, node=pod.node or None)
+    blamed = blame_sick_node(failed, pods, nodes)
+    return replace(base, lost=blamed.message, reason=blamed.reason, pod=blamed.pod, node=blamed.node)
 
 
 def _has_begun(child: ChildSummary, pods: Iterable[PodSummary], workers: int, conditions: Mapping[str, str]) -> bool:

@@ -80,7 +80,9 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
             requeue_after_s=left_s,
         )
     notify = job.spec.run_policy.on_hang == "Notify"
-    given_up = [child for child in active if child.lost or _is_silent(child, observed) and not notify]
+    # Whoever wants the job stopped has it stopped by the way that every child takes, and told as that.
+    candidates = [] if observed.stop_requested else active
+    given_up = [child for child in candidates if child.lost or _is_silent(child, observed) and not notify]
     failed = {child: _as_failed(child, observed) for child in given_up}
     observed = replace(observed, children=tuple(failed.get(child, child) for child in observed.children))
     active = [child for child in active if child not in given_up]
@@ -172,7 +174,7 @@ def _is_silent(child: Child, observed: Observed) -> bool:
 
 def _as_failed(child: Child, observed: Observed) -> Child:
     if child.lost:
-        return replace(child, state="Failed", reason=FailureReason.KILLED.value, message=child.lost)
+        return replace(child, state="Failed", reason=child.reason or FailureReason.KILLED.value, message=child.lost)
     return replace(child, state="Failed", reason=FailureReason.HUNG.value, message=_describe_silence(observed))
 
 

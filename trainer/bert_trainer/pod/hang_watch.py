@@ -197,6 +197,7 @@ class HangWatch:
     def _watch(self, process: int) -> None:
         notified: tuple[float, bool] | None = None
         before: Beat | None = None
+        progressed_at_s = 0.0
         told_at_s = looked_at_s = time.monotonic()
         excused_s = stopped_s = 0.0
         while not self._ended.wait(_POLL_S):
@@ -210,7 +211,10 @@ class HangWatch:
             is_settled, before = beat is not None and beat == before, beat
             # A time in which this process did not run either, as in a machine that was paused, is no hang.
             gap_s = now_s - before_s
-            excused_s = (excused_s if is_settled else 0.0) + (gap_s if gap_s > _FROZEN_S else 0.0)
+            # Until it makes progress: that it begins to wait for other ranks is none.
+            if beat is not None and beat.at_s != progressed_at_s:
+                excused_s, progressed_at_s = 0.0, beat.at_s
+            excused_s += gap_s if gap_s > _FROZEN_S else 0.0
             if beat is None or not is_settled or (beat.at_s, self._is_asked_to_stop) == notified:
                 stopped_s = 0.0
                 continue
