@@ -1,4 +1,4 @@
-"""A random walk: faults of every kind and changes of the job, one after another, from one seed; an oracle after each.
+"""A random walk: faults that a job survives and changes of it, one after another, from one seed; an oracle each time.
 
 ``make chaos-walk`` (CHAOS_SECONDS=3600, CHAOS_ARGS="--seed 7 --output FOLDER"). Two jobs run side by side; what happens
 next, to which of them and when is drawn. After every event, within a minute: the status says what is, one child at most
