@@ -8,6 +8,7 @@ import threading
 from collections import namedtuple
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,25 +24,46 @@ Usage = namedtuple("Usage", "total used free")
 
 def test_two_checkpoints_have_to_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 0, 100))
-    preflight.check_room(tmp_path, 50)
-    with pytest.raises(StorageFailed, match="two checkpoints take") as full:
-        preflight.check_room(tmp_path, 51)
+    preflight.check_room(tmp_path, 50, keep=3)
+    with pytest.raises(StorageFailed, match="the next checkpoints take") as full:
+        preflight.check_room(tmp_path, 51, keep=3)
     assert full.value.exit_code == EXIT_INFRASTRUCTURE
 
 
-def test_checkpoints_that_will_be_replaced_are_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 0, 0))
-    folder = tmp_path / "checkpoints" / "phase1-10"
-    folder.mkdir(parents=True)
-    (folder / "model.safetensors").write_bytes(bytes(100))
-    preflight.check_room(tmp_path, 50)
-    with pytest.raises(StorageFailed):
-        preflight.check_room(tmp_path, 51)
+@pytest.mark.parametrize(
+    ("there", "keep", "needed"),
+    [
+        ("", 1, 100),
+        ("1", 1, 50),  # deleted once the next is complete
+        ("F", 1, 100),  # the last of a finished stage stays
+        ("1", 3, 100),
+        ("11", 3, 50),  # the second may take the place of the oldest
+        ("1F", 3, 100),
+        ("111", 3, 0),  # so may the first
+        ("11F", 3, 50),
+        ("111", 2, 0),
+    ],
+)
+def test_checkpoints_that_will_be_replaced_are_room(
+    there: str, keep: int, needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = {tmp_path / str(number): SimpleNamespace(stage_finished=kind == "F") for number, kind in enumerate(there)}
+    for folder in listed:
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(bytes(50))
+    monkeypatch.setattr(preflight, "list_checkpoints", lambda root: (listed, []))
+    for free in (needed, needed - 1):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: Usage(10**9, 0, free))
+        if free == needed:
+            preflight.check_room(tmp_path, 50, keep)
+        elif needed:
+            with pytest.raises(StorageFailed):
+                preflight.check_room(tmp_path, 50, keep)
 
 
 def test_a_file_system_that_tells_no_size_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 0))
-    assert preflight.check_room(tmp_path, 10**12) is None
+    assert preflight.check_room(tmp_path, 10**12, keep=3) is None
 
 
 def test_ranks_whose_processors_lack_what_the_others_have_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

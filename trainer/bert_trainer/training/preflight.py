@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from bert_trainer.checkpoints.checkpoint import list_checkpoints
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.errors import InputError, StorageFailed
 from bert_trainer.model.backends.cpu.capability import check_flags
@@ -28,8 +29,6 @@ from bert_trainer.training.learner import Learner
 from bert_trainer.training.run_data import RunData
 from bert_trainer.training.run_writer import RunWriter
 
-CHECKPOINTS_ON_DISK = 2
-"""A new one is complete before an old one is deleted."""
 CLOCK_SKEW_S = 5.0
 """More is worth a word: whoever compares logs of two nodes would be misled."""
 _ROUNDS = 5
@@ -57,7 +56,8 @@ def check_before_training(
         InputError: a host sees other shards than rank 0.
         StorageFailed: there is no room for two checkpoints.
     """
-    free = writer.on_rank_0(lambda: check_room(writer.folder.path, checkpoint_bytes(learner)))
+    keep = writer.folder.config.checkpoint.keep
+    free = writer.on_rank_0(lambda: check_room(writer.folder.path, checkpoint_bytes(learner), keep))
     shards = [*(stage.folder for stage in data.training.values()), *(it.folder for it in data.evaluation.values())]
     check_same_shards(world, shards)
     hosts = look_at_hosts(world, writer.folder.config.precision if device.type == "cpu" else None)
@@ -119,8 +119,16 @@ def checkpoint_bytes(learner: Learner[Bert]) -> int:
     return 3 * values.numel() * values.element_size()
 
 
-def check_room(folder: Path, bytes_of_one: int) -> int | None:
-    """Check that two checkpoints fit into an output folder; those that are there count as room: they are replaced.
+def check_room(folder: Path, bytes_of_one: int, keep: int) -> int | None:
+    """Check that the next two checkpoints fit into an output folder.
+
+    On a full disk those behind the newest ``keep - 1``, at least one, give way to the next (``CheckpointStore``), but
+    for the last of a finished stage: these are room, and others are not.
+
+    Args:
+        folder: The run's.
+        bytes_of_one: What a checkpoint takes.
+        keep: ``checkpoint.keep``.
 
     Returns:
         Free bytes; None where the file system does not tell, as those of object stores: then nothing is refused.
@@ -128,16 +136,21 @@ def check_room(folder: Path, bytes_of_one: int) -> int | None:
     Raises:
         StorageFailed: they don't.
     """
-    needed = CHECKPOINTS_ON_DISK * bytes_of_one
-    there = sum(file.stat().st_size for file in (folder / "checkpoints").glob("*/*"))
+    listed, _ = list_checkpoints(folder / "checkpoints")
+    stays = max(keep - 1, 1)
+    last = [path for path, position in [*listed.items()][stays - 1 :] if not position.stage_finished]
+    leaves = [path for path, position in [*listed.items()][stays:] if not position.stage_finished]
+    there = sum(file.stat().st_size for path in leaves for file in path.iterdir())
+    # One is complete before an older one is deleted; where one that is there gives way to the second, one has to fit.
+    needed = bytes_of_one if last else 2 * bytes_of_one
     usage = shutil.disk_usage(folder)
     if usage.total == 0:
         return None
     free = usage.free
     if free + there < needed:
         raise StorageFailed(
-            f"{folder}: {free / 1e9:.2f} GB are free; two checkpoints take {needed / 1e9:.2f} GB, and one is complete "
-            "before an older one is deleted",
+            f"{folder}: {free / 1e9:.2f} GB are free; the next checkpoints take {needed / 1e9:.2f} GB, and one is "
+            "complete before an older one is deleted",
             hint="free space, or use a larger volume for output",
         )
     return free
