@@ -219,6 +219,19 @@ def test_the_next_attempt_gets_what_a_stop_needs_within_the_namespaces_bound(
     assert child["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == expected_s
 
 
+def test_resources_without_end_are_counted_and_not_named_one_by_one() -> None:
+    amounts = {f"vendor.example/{number}": str(number) for number in range(1, 10_001)}
+    pod = {"containers": [{"resources": {"limits": amounts}}]}
+    demand = read_demand({"spec": {"template": {"spec": pod}}})
+    assert demand.count_devices(frozenset()) == sum(range(1, 10_001))
+    assert len(demand.devices) == 16
+    assert ("vendor.example/10000", 10_000) in demand.devices
+    for number in range(20):
+        grown = Demand(devices=tuple((f"vendor.example/{number}-{other}", 1) for other in range(16)))
+        demand = demand.at_least(grown)
+    assert len(demand.devices) == 16, "not with every change either"
+
+
 @pytest.mark.parametrize(
     "body",
     [

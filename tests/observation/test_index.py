@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bert_operator.cluster import index as index_module
 from bert_operator.cluster.index import MAX_WARNINGS, Index
 from bert_operator.cluster.object_summaries import MAX_KEPT_BYTES, ChildRecord
 from bert_operator.names import JobRef
@@ -85,6 +86,34 @@ def test_every_version_of_a_job_too_large_to_be_kept_is_news() -> None:
         large["spec"] = {"env": ["x" * MAX_KEPT_BYTES]}
         assert index.put_job(large) == DEMO
         assert index.put_job(large) is None
+
+
+def test_a_namespace_s_jobs_are_kept_up_to_a_bound_and_read_again_beyond(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index()
+    index.put_job(job("first"))
+    first = index.job(JobRef(NAMESPACE, "first"))
+    assert first is not None
+    assert first.content is not None
+    monkeypatch.setattr(index_module, "MAX_KEPT_BYTES_EACH", len(first.content) + 1)
+
+    def is_kept(name: str) -> bool:
+        entry = index.job(JobRef(NAMESPACE, name))
+        assert entry is not None
+        return entry.content is not None
+
+    for name in ("second", "third"):
+        index.put_job(job(name, uid=name))
+    index.put_job(job("first", version=2, phase="Running"))
+    assert [is_kept(name) for name in ("first", "second", "third")] == [True, True, False]
+    elsewhere = job("fourth", uid="fourth")
+    elsewhere["metadata"]["namespace"] = "team-b"
+    index.put_job(elsewhere)
+    other = index.job(JobRef("team-b", "fourth"))
+    assert other is not None
+    assert other.content is not None, "no other namespace's"
+    index.drop(job("second", uid="second"))
+    index.put_job(job("third", uid="third", version=2))
+    assert is_kept("third"), "there is room again"
 
 
 def test_another_job_of_the_name_replaces_the_first() -> None:

@@ -9,6 +9,9 @@ Document = Mapping[str, Any]
 
 _CLAIM = "resource claims"
 """Stands among devices for what comes by claims; no resource has a blank in its name."""
+_OTHERS = "other resources"
+_MOST_NAMED = 16
+"""Resources that are told apart. Ours have one, and those of a profile; anybody's Job may have ten thousand."""
 
 
 class Demand(NamedTuple):
@@ -27,7 +30,7 @@ class Demand(NamedTuple):
         devices = dict(self.devices)
         for name, number in other.devices:
             devices[name] = max(number, devices.get(name, 0))
-        return Demand(max(self.ranks, other.ranks), tuple(sorted(devices.items())))
+        return Demand(max(self.ranks, other.ranks), _bounded(devices))
 
 
 def read_demand(body: Document) -> Demand:
@@ -60,7 +63,16 @@ def _devices(template: Document, pods: int) -> tuple[tuple[str, int], ...]:
     claims = pod.get("resourceClaims")
     if isinstance(claims, list) and claims:
         found[_CLAIM] = pods * len(claims)
-    return tuple(sorted(found.items()))
+    return _bounded(found)
+
+
+def _bounded(devices: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return devices by name; beyond so many names those with fewest of them as one, so that all of them count."""
+    if len(devices) <= _MOST_NAMED:
+        return tuple(sorted(devices.items()))
+    by_number = sorted(devices.items(), key=lambda item: (item[0] == _OTHERS, -item[1], item[0]))
+    named, rest = by_number[: _MOST_NAMED - 1], by_number[_MOST_NAMED - 1 :]
+    return tuple(sorted([*named, (_OTHERS, sum(number for _, number in rest))]))
 
 
 def _first(items: Any) -> Document:

@@ -17,6 +17,7 @@ from bert_operator.cluster.fair_table import FairTable
 from bert_operator.cluster.job_series import JobSeries
 from bert_operator.cluster.node_summaries import NodeSummary, read_node
 from bert_operator.cluster.object_summaries import (
+    MAX_KEPT_BYTES,
     ChildRecord,
     ChildSummary,
     JobSummary,
@@ -41,6 +42,9 @@ Summary = JobSummary | ChildSummary | PodSummary
 MAX_WARNINGS = 5_000
 """Objects whose warnings are kept; the least recent of the namespace with most of them is dropped first."""
 _WARNINGS_EACH = 4
+MAX_KEPT_BYTES_EACH = 16 * 1024 * 1024
+"""Of the documents of one namespace's jobs, which is thousands of usual ones. Those beyond are read from the API server
+at every reconcile: whoever may create jobs must not fill the memory of the operator of all."""
 _MAX_TOMBSTONES = 20_000
 """Uids of deleted objects; enough for every response that may still be on its way."""
 
@@ -51,6 +55,8 @@ class Index:
     def __init__(self) -> None:
         """Start empty."""
         self._jobs: dict[JobRef, JobSummary] = {}
+        # Of their documents, by namespace.
+        self._kept_bytes: Counter[str] = Counter()
         # By kind and name: anyone may make a Job of an MPIJob's name.
         self._children: dict[JobRef, dict[tuple[str, str], ChildSummary]] = {}
         self._pods: dict[JobRef, dict[str, PodSummary]] = {}
@@ -82,7 +88,10 @@ class Index:
         known = self._jobs.get(ref)
         if self._is_old(known, body):
             return None
-        self._jobs[ref] = summary = read_job(body)
+        self._count_kept(ref, known, -1)
+        has_room = self._kept_bytes[ref.namespace] < MAX_KEPT_BYTES_EACH
+        self._jobs[ref] = summary = read_job(body, most_bytes=MAX_KEPT_BYTES if has_room else 0)
+        self._count_kept(ref, summary, 1)
         self._keep_record(ref, None if known is None else known.child, summary.child)
         if summary.keeps_children:
             self._orphans.pop(ref, None)
@@ -197,6 +206,7 @@ class Index:
             ref = JobRef(namespace, name)
             if (job := self._jobs.get(ref)) is not None and job.uid == uid:
                 del self._jobs[ref]
+                self._count_kept(ref, job, -1)
                 self._news.pop(ref, None)
                 # One that is there may have lost its owner, and is known by its record until it is gone.
                 if job.child is not None and not self._has(ref, job.child):
@@ -390,6 +400,12 @@ class Index:
         if ref in self._jobs:
             self._news[ref] = next(self._numbers)
         return ref
+
+    def _count_kept(self, ref: JobRef, job: JobSummary | None, times: int) -> None:
+        if job is not None and job.content is not None:
+            self._kept_bytes[ref.namespace] += times * len(job.content)
+            if not self._kept_bytes[ref.namespace]:
+                del self._kept_bytes[ref.namespace]
 
     def _keep_record(self, ref: JobRef, before: ChildRecord | None, after: ChildRecord | None) -> None:
         """Keep the record of a job's newest child. One that is gone is not put back by a status that still names it."""
