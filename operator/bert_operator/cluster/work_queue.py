@@ -94,9 +94,7 @@ class WorkQueue:
             # A job with a deadline next year is looked at all the time, and each look makes an entry.
             self._timers = [(*due, other) for other, due in self._due.items()]
             heapq.heapify(self._timers)
-        # The one that waits is woken only where it waits for too long now.
-        if self._timers[0][:2] == entry[:2]:
-            self._timer_set.set()
+        self._timer_set.set()
 
     @property
     def depth(self) -> int:
