@@ -58,6 +58,14 @@ _REFUSED = "refused"
 _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
+def num_left_on_full_disk(keep: int) -> int:
+    """Return to how many checkpoints a full disk is pruned before the next write: those that would remain after it.
+
+    At least one valid checkpoint stays throughout. keep: ``checkpoint.keep``.
+    """
+    return max(keep - 1, 1)
+
+
 @dataclass(slots=True)
 class CheckpointStore:
     """Writes, finds and prunes the checkpoints of one run. For rank 0 only."""
@@ -201,9 +209,7 @@ class CheckpointStore:
             self._write_files(staging, position, tensors, more)
         except OSError as error:
             remove_folder(staging)
-            # A full disk: prune first, down to the checkpoints that would remain after this write. At least one
-            # valid checkpoint stays throughout.
-            if not is_full(error) or not self.prune(max(self.keep - 1, 1)):
+            if not is_full(error) or not self.prune(num_left_on_full_disk(self.keep)):
                 raise
             self._write_files(staging, position, tensors, more)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from bert_trainer.checkpoints.checkpoint import list_checkpoints
+from bert_trainer.checkpoints.store import num_left_on_full_disk
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.errors import InputError, StorageFailed
 from bert_trainer.model.backends.cpu.capability import check_flags
@@ -122,8 +123,8 @@ def checkpoint_bytes(learner: Learner[Bert]) -> int:
 def check_room(folder: Path, bytes_of_one: int, keep: int) -> int | None:
     """Check that the next two checkpoints fit into an output folder.
 
-    On a full disk those behind the newest ``keep - 1``, at least one, give way to the next (``CheckpointStore``), but
-    for the last of a finished stage: these are room, and others are not.
+    On a full disk those behind the newest ``num_left_on_full_disk`` give way to the next, but for the last of a
+    finished stage: these are room, and others are not.
 
     Args:
         folder: The run's.
@@ -137,12 +138,12 @@ def check_room(folder: Path, bytes_of_one: int, keep: int) -> int | None:
         StorageFailed: they don't.
     """
     listed, _ = list_checkpoints(folder / "checkpoints")
-    stays = max(keep - 1, 1)
-    last = [path for path, position in [*listed.items()][stays - 1 :] if not position.stage_finished]
-    leaves = [path for path, position in [*listed.items()][stays:] if not position.stage_finished]
+    num_left, newest_first = num_left_on_full_disk(keep), list(listed.items())
+    leaves = [path for path, position in newest_first[num_left:] if not position.stage_finished]
     there = sum(file.stat().st_size for path in leaves for file in path.iterdir())
+    one_will_leave = any(not position.stage_finished for _, position in newest_first[num_left - 1 :])
     # One is complete before an older one is deleted; where one that is there gives way to the second, one has to fit.
-    needed = bytes_of_one if last else 2 * bytes_of_one
+    needed = bytes_of_one if one_will_leave else 2 * bytes_of_one
     usage = shutil.disk_usage(folder)
     if usage.total == 0:
         return None
