@@ -41,6 +41,11 @@ SSH_PORT = 2222
 # deleted while it starts: seen when jobs were deleted 0.3 to 0.6 s after they were applied.
 _BEFORE_SIGTERM = ("sh", "-c", "kill -s CONT -- 1 -1; sleep 1")
 
+# CUDA's images set it to "all", which gives every GPU of the node to a pod that asked for none where nvidia is the
+# default runtime and believes images. It goes before envFrom as well. Not in pods that may have GPUs: a device plugin
+# that names them in this variable would lose to the pod (kubelet puts the pod's variables after the plugin's). Nor in
+# the launcher, where mpi-operator sets it, empty, which means the same.
+_VISIBLE_GPUS = "NVIDIA_VISIBLE_DEVICES"
 # What makes MPI take an InfiniBand card or end.
 _OF_CARDS = frozenset({"FI_PROVIDER", "I_MPI_OFI_PROVIDER", "OMPI_MCA_pml", "UCX_NET_DEVICES", "UCX_TLS"})
 # What is left to root of the runtime's usual set. Its right to read and write whatever lies on a volume, which jobs
@@ -218,7 +223,13 @@ def environment(frozen: Frozen, child: ChildSpec, role: str) -> list[Document]:
         if lacks_cards and variable.name in _OF_CARDS:
             continue
         variables[variable.name] = _source(variable)
+    if role != names.LAUNCHER and (child.run == PREPARE_RUN or not _may_have_gpus(resources)):
+        variables[_VISIBLE_GPUS] = {"value": "void"}
     return [{"name": name, **value} for name, value in variables.items()]
+
+
+def _may_have_gpus(resources: ResourcesSpec) -> bool:
+    return resources.accelerator is not None or bool(resources.resource_claims)
 
 
 def _source(variable: EnvironmentVariable) -> Document:
