@@ -16,6 +16,7 @@ from bert_operator.errors import InvalidJob
 from cluster_api import Answer, Api, wait_until
 from cluster_jobs import CLAIM
 from control_plane import ControlPlane, load_documents, namespace_of
+from image_prefixes import BELOW, DIGEST, NOT_BELOW
 from job_changes import Change, both, drop, only, put
 from operator_process import MANIFESTS
 from sample_job import PHASE1, sample_document
@@ -34,7 +35,10 @@ SETTINGS = Settings.model_validate(
             "nodeLabels": ["kubernetes.io/arch", "topology.kubernetes.io/zone"],
             "affinityNamespaces": [],
             "stopGraceSeconds": 600,
+            "schedulerNames": ["default-scheduler"],
+            "runtimeClasses": ["nvidia"],
             "ranksPerNamespace": 512,
+            "gpusPerNamespace": 64,
         },
         "profiles": {"azure-infiniband": {}},
         "profileNamespaces": {"azure-infiniband": ["bert"]},
@@ -59,7 +63,7 @@ def near(*namespaces: str) -> Json:
     return {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaces": list(namespaces)}
 
 
-DIGEST = "sha256:" + "0" * 64
+CLAIMED = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
 LET: dict[str, Change] = {
     "a plain job": lambda _: None,
     "an image": put("image", value=f"registry.invalid/bert-operator/trainer:1@{DIGEST}"),
@@ -69,6 +73,15 @@ LET: dict[str, Change] = {
     ),
     "a priority": scheduling(priorityClassName="batch"),
     "a priority in a queue": both(put("queueName", value="bert"), put("workloadPriorityClass", value="batch")),
+    "a scheduler": scheduling(schedulerName="default-scheduler"),
+    "a runtime": scheduling(runtimeClassName="nvidia"),
+    "GPUs": both(put("workers", value=16), put("resources", value={"accelerator": {"perWorker": 4}})),
+    "no GPUs in workers of their own": both(
+        put("workers", value=33),
+        put("resources", value={"accelerator": {}}),
+        put("worker", value={"resources": {}}),
+        put("stages", 0, "pretrain", "globalBatchSize", value=66),
+    ),
     "no force": scheduling(safeToForcefullyDelete=False),
     "a toleration": scheduling(tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}]),
     "nodes": scheduling(nodeSelector={"kubernetes.io/arch": "amd64"}),
@@ -100,6 +113,26 @@ REFUSED: dict[str, tuple[Change, str]] = {
         both(put("queueName", value="bert"), put("workloadPriorityClass", value="first")),
         "spec.workloadPriorityClass: got first",
     ),
+    "a scheduler": (scheduling(schedulerName="mine"), "spec.scheduling.schedulerName: got mine"),
+    "a runtime": (scheduling(runtimeClassName="kata"), "spec.scheduling.runtimeClassName: got kata"),
+    "GPUs": (
+        both(put("workers", value=16), put("resources", value={"accelerator": {"perWorker": 5}})),
+        "got 80 GPUs",
+    ),
+    "a GPU per slot": (
+        both(
+            put("workers", value=33),
+            put("resources", value={"accelerator": {}}),
+            put("stages", 0, "pretrain", "globalBatchSize", value=66),
+        ),
+        "got 66 GPUs",
+    ),
+    "GPUs of workers": (
+        both(put("workers", value=2), put("worker", value={"resources": {"accelerator": {"perWorker": 33}}})),
+        "got 66 GPUs",
+    ),
+    "claims": (put("resources", value={"resourceClaims": [CLAIMED]}), "resourceClaims"),
+    "claims of workers": (put("worker", value={"resources": {"resourceClaims": [CLAIMED]}}), "resourceClaims"),
     "force": (scheduling(safeToForcefullyDelete=True), "spec.scheduling.safeToForcefullyDelete: got true"),
     "a toleration": (scheduling(tolerations=[{"key": "a", "operator": "Exists"}]), "tolerations"),
     "every taint": (scheduling(tolerations=[{"operator": "Exists"}]), "every taint"),
@@ -161,14 +194,58 @@ def try_to_create(api: Api, change: Change, namespace: str = NAMESPACE) -> Answe
     return api.create(document_of(change, namespace), namespace, dry_run=True)
 
 
-def is_valid(change: Change) -> bool:
+def is_valid(change: Change, settings: Settings = SETTINGS) -> bool:
     document = document_of(change, NAMESPACE)
     document["metadata"]["uid"] = "u"
     try:
-        read_cluster_job(document, SETTINGS)
+        read_cluster_job(document, settings)
     except InvalidJob:
         return False
     return True
+
+
+OWN_IMAGE = "own.example/trainer:1"
+PREFIXES = {prefix: f"prefix-{number}" for number, prefix in enumerate(dict(BELOW + NOT_BELOW))}
+"""And a namespace for each."""
+
+
+@pytest.fixture(scope="module")
+def prefixed(control_plane: ControlPlane) -> Iterator[Api]:
+    """The administrator's client; in each of some namespaces the policy allows images below another prefix."""
+    api = control_plane.api
+    policy, binding = load_documents(MANIFESTS / "components/admission-policy/job-limits.yaml")
+    values = {variable["name"]: variable for variable in policy["spec"]["variables"]}
+    by_namespace = ", ".join(f"'{namespace}': ['{prefix}']" for prefix, namespace in PREFIXES.items())
+    values["images"]["expression"] = f"{{{by_namespace}}}[object.metadata.namespace]"
+    values["trainerImage"]["expression"] = f"'{OWN_IMAGE}'"
+    policy["metadata"]["name"] = binding["metadata"]["name"] = binding["spec"]["policyName"] = "prefixed"
+    names = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(PREFIXES.values())}
+    binding["spec"]["matchResources"] = {"namespaceSelector": {"matchExpressions": [names]}}
+    for document in (*map(namespace_of, PREFIXES.values()), policy, binding):
+        api.create(document).expect()
+    foreign = put("image", value="evil.example/x")
+    for namespace in PREFIXES.values():
+        wait_until(
+            lambda name=namespace: try_to_create(api, foreign, name).status == 422, 60, "the policy to be in force"
+        )
+    yield api
+    for resource in (f"{GROUP}/validatingadmissionpolicybindings", POLICY):
+        api.delete(resource, "prefixed").expect()
+    for name in PREFIXES.values():
+        api.delete("v1/namespaces", name).expect()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "image", "is_let"),
+    [(*case, True) for case in BELOW]
+    + [(*case, False) for case in NOT_BELOW]
+    + [("docker.io/foo", OWN_IMAGE, True), ("docker.io/foo", "own.example/trainer:2", False)],
+)
+def test_names_of_images_are_read_by_both_alike(prefixed: Api, prefix: str, image: str, is_let: bool) -> None:
+    settings = Settings.model_validate({"limits": {"images": [prefix]}, "trainerImage": OWN_IMAGE})
+    change = put("image", value=image)
+    answer = try_to_create(prefixed, change, PREFIXES[prefix])
+    assert (answer.status == 201, is_valid(change, settings)) == (is_let, is_let), answer.message
 
 
 @pytest.fixture(scope="module")
