@@ -35,6 +35,9 @@ SETTINGS = Settings.model_validate(
             "nodeLabels": ["kubernetes.io/arch", "topology.kubernetes.io/zone"],
             "affinityNamespaces": [],
             "stopGraceSeconds": 600,
+            "nfsExports": ["nas.example.com:/bert"],
+            "extendedResources": ["nvidia.com/gpu"],
+            "resourceClaims": [],
             "schedulerNames": ["default-scheduler"],
             "runtimeClasses": ["nvidia"],
             "ranksPerNamespace": 512,
@@ -59,6 +62,10 @@ def image_of(reference: str) -> Json:
     return {"image": {"reference": reference}, "mountPath": "/mnt/x"}
 
 
+def nfs_of(path: str, server: str = "nas.example.com") -> Json:
+    return {"nfs": {"server": server, "path": path}, "mountPath": "/mnt/x"}
+
+
 def near(*namespaces: str) -> Json:
     return {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaces": list(namespaces)}
 
@@ -81,6 +88,11 @@ LET: dict[str, Change] = {
         put("resources", value={"accelerator": {}}),
         put("worker", value={"resources": {}}),
         put("stages", 0, "pretrain", "globalBatchSize", value=66),
+    ),
+    "an accelerator by name": put("resources", value={"accelerator": {"resourceName": "nvidia.com/gpu"}}),
+    "a share": put("output", value={"path": "x", "volume": nfs_of("/bert")}),
+    "folders of a share": put(
+        "volumes", value=[{"name": n, "source": nfs_of(f"/bert/{n}/..x") | {"mountPath": f"/mnt/{n}"}} for n in "ab"]
     ),
     "no force": scheduling(safeToForcefullyDelete=False),
     "a toleration": scheduling(tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}]),
@@ -133,6 +145,24 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "claims": (put("resources", value={"resourceClaims": [CLAIMED]}), "resourceClaims"),
     "claims of workers": (put("worker", value={"resources": {"resourceClaims": [CLAIMED]}}), "resourceClaims"),
+    "a device": (
+        put("resources", value={"accelerator": {"resourceName": "example.com/fuse"}}),
+        "resourceName of accelerator or rdma in spec.resources, spec.worker or spec.launcher: got example.com/fuse",
+    ),
+    "a device of workers": (
+        put("worker", value={"resources": {"accelerator": {"resourceName": "example.com/fuse"}}}),
+        "got example.com/fuse",
+    ),
+    "a network device": (put("resources", value={"rdma": {"resourceName": "rdma/hca"}}), "got rdma/hca"),
+    "another server": (
+        put("output", value={"path": "x", "volume": nfs_of("/bert", server="nas.example.com.evil")}),
+        "nfs of a volume: got nas.example.com.evil:/bert",
+    ),
+    "another folder": (put("dataset", value={"path": "d", "volume": nfs_of("/bertha")}), "got nas.example.com:/bertha"),
+    "a folder above": (
+        put("volumes", value=[{"name": "v", "source": nfs_of("/bert/../etc")}]),
+        "got nas.example.com:/bert/../etc",
+    ),
     "force": (scheduling(safeToForcefullyDelete=True), "spec.scheduling.safeToForcefullyDelete: got true"),
     "a toleration": (scheduling(tolerations=[{"key": "a", "operator": "Exists"}]), "tolerations"),
     "every taint": (scheduling(tolerations=[{"operator": "Exists"}]), "every taint"),
@@ -218,6 +248,9 @@ def prefixed(control_plane: ControlPlane) -> Iterator[Api]:
     by_namespace = ", ".join(f"'{namespace}': ['{prefix}']" for prefix, namespace in PREFIXES.items())
     values["images"]["expression"] = f"{{{by_namespace}}}[object.metadata.namespace]"
     values["trainerImage"]["expression"] = f"'{OWN_IMAGE}'"
+    values["resourceClaims"]["expression"] = "['one-gpu', 'shared']"
+    values["nfsExports"]["expression"] = "['fd00::1', 'nas.example.com:/']"
+    values["extendedResources"]["expression"] = "[]"
     policy["metadata"]["name"] = binding["metadata"]["name"] = binding["spec"]["policyName"] = "prefixed"
     names = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(PREFIXES.values())}
     binding["spec"]["matchResources"] = {"namespaceSelector": {"matchExpressions": [names]}}
@@ -246,6 +279,34 @@ def test_names_of_images_are_read_by_both_alike(prefixed: Api, prefix: str, imag
     change = put("image", value=image)
     answer = try_to_create(prefixed, change, PREFIXES[prefix])
     assert (answer.status == 201, is_valid(change, settings)) == (is_let, is_let), answer.message
+
+
+BY_CLAIM = {"accelerator": {"resourceClaim": "gpu"}, "resourceClaims": [CLAIMED]}
+
+
+@pytest.mark.parametrize(
+    ("change", "is_let"),
+    [
+        (put("resources", value=BY_CLAIM), True),
+        (put("resources", value={"resourceClaims": [{"name": "one-gpu", "resourceClaimName": "shared"}]}), True),
+        (put("resources", value={"resourceClaims": [{"name": "shared", "resourceClaimName": "own"}]}), False),
+        (put("resources", value={"accelerator": {}}), False),
+        (put("volumes", value=[{"name": "v", "source": nfs_of("/a/../b", server="fd00::1")}]), True),
+        (put("volumes", value=[{"name": "v", "source": nfs_of("/a", server="fd00::11")}]), False),
+        (put("volumes", value=[{"name": "v", "source": nfs_of("//a")}]), True),
+        (put("volumes", value=[{"name": "v", "source": nfs_of("/..")}]), False),
+    ],
+)
+def test_claims_devices_and_servers_are_read_by_both_alike(prefixed: Api, change: Change, is_let: bool) -> None:
+    limits = {
+        "nfsExports": ["fd00::1", "nas.example.com:/"],
+        "extendedResources": [],
+        "resourceClaims": ["one-gpu", "shared"],
+    }
+    answer = try_to_create(prefixed, change, PREFIXES["docker.io/foo"])
+    assert (answer.status == 201, is_valid(change, Settings.model_validate({"limits": limits}))) == (is_let, is_let), (
+        answer.message
+    )
 
 
 @pytest.fixture(scope="module")

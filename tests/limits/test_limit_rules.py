@@ -44,6 +44,12 @@ def volume_of(reference: str) -> Document:
     return {"image": {"reference": reference}, "mountPath": "/mnt/x"}
 
 
+def nfs_of(path: str, server: str = "nas.example") -> Document:
+    return {"nfs": {"server": server, "path": path}, "mountPath": "/mnt/x"}
+
+
+CLAIMED = {"name": "gpu", "resourceClaimTemplateName": "t"}
+
 CASES: dict[str, tuple[Change, str, Any, Any, str]] = {
     # change; limit; a value that refuses it; one that lets it; path of the problem
     "image": (put("image", value="evil.example/x:1"), "images", ["good.example"], ["evil.example"], "spec.image"),
@@ -60,6 +66,48 @@ CASES: dict[str, tuple[Change, str, Any, Any, str]] = {
         ["evil.example/xy"],
         ["evil.example/x:"],
         "spec.volumes[0].source.image.reference",
+    ),
+    "NFS": (
+        put("output", value={"path": "x", "volume": nfs_of("/bert/a")}),
+        "nfsExports",
+        ["other.example", "nas.example:/ber", "nas.example:/bert/a/b", "nas"],
+        ["nas.example"],
+        "spec.output.volume.nfs",
+    ),
+    "NFS of a volume": (
+        put("volumes", value=[{"name": "v", "source": nfs_of("/bert/a")}]),
+        "nfsExports",
+        [],
+        ["nas.example:/bert/"],
+        "spec.volumes[0].source.nfs",
+    ),
+    "accelerator": (
+        put("resources", value={"accelerator": {"resourceName": "example.com/fuse"}}),
+        "extendedResources",
+        ["nvidia.com/gpu"],
+        ["example.com/fuse"],
+        "spec.resources.accelerator.resourceName",
+    ),
+    "accelerator without a name": (
+        put("worker", value={"resources": {"accelerator": {}}}),
+        "extendedResources",
+        ["example.com/fuse"],
+        ["nvidia.com/gpu"],
+        "spec.worker.resources.accelerator.resourceName",
+    ),
+    "template of a claim": (
+        put("resources", value={"accelerator": {"resourceClaim": "gpu"}, "resourceClaims": [CLAIMED]}),
+        "resourceClaims",
+        ["gpu"],
+        ["t"],
+        "spec.resources.resourceClaims[0].resourceClaimTemplateName",
+    ),
+    "claim": (
+        put("resources", value={"resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}]}),
+        "resourceClaims",
+        [],
+        ["shared"],
+        "spec.resources.resourceClaims[0].resourceClaimName",
     ),
     "priority": (
         put("scheduling", value={"priorityClassName": "system-node-critical"}),
@@ -155,7 +203,7 @@ CASES: dict[str, tuple[Change, str, Any, Any, str]] = {
     "ranks": (put("workers", value=4), "ranksPerNamespace", 7, 8, "spec.workers"),
     "GPUs": (put("resources", value={"accelerator": {"perWorker": 2}}), "gpusPerNamespace", 1, 2, "spec.workers"),
     "claims": (
-        put("resources", value={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]}),
+        put("resources", value={"resourceClaims": [CLAIMED]}),
         "gpusPerNamespace",
         100,
         None,
@@ -173,6 +221,44 @@ def test_what_is_beyond_a_limit_is_refused_and_what_is_within_is_not(
     assert f"limits.{limit} in the operator's settings" in problem
     assert problems(change, settings_with(**{limit: wide})) == []
     assert problems(change, settings_with()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "is_let"),
+    [("/bert", True), ("/bert/", True), ("/bert/a/..b", True), ("/bert/../etc", False), ("/bert/..", False)]
+    + [("/", False), ("/bertha", False), ("//bert", False)],
+)
+def test_a_folder_of_a_server_stands_for_all_below_and_for_nothing_beside(path: str, is_let: bool) -> None:
+    change = put("volumes", value=[{"name": "v", "source": nfs_of(path)}])
+    assert (problems(change, settings_with(nfsExports=["nas.example:/bert"])) == []) is is_let
+    assert problems(change, settings_with(nfsExports=["nas.example"])) == []
+
+
+def test_an_address_with_colons_is_a_server_as_well() -> None:
+    change = put("volumes", value=[{"name": "v", "source": nfs_of("/a", server="fd00::1")}])
+    assert problems(change, settings_with(nfsExports=["fd00::1"])) == []
+    assert problems(change, settings_with(nfsExports=["fd00::1:/a"])) == []
+    assert len(problems(change, settings_with(nfsExports=["fd00"]))) == 1
+
+
+RDMA = put("resources", value={"rdma": {"resourceName": "rdma/hca"}})
+
+
+def test_a_network_device_is_an_extended_resource() -> None:
+    allowing = {"allowLockMemory": True}
+    settings = Settings.model_validate({**allowing, "limits": {"extendedResources": ["nvidia.com/gpu"]}})
+    (problem,) = problems(RDMA, settings)
+    assert problem.startswith('spec.resources.rdma.resourceName: got "rdma/hca"')
+    assert problems(RDMA, Settings.model_validate({**allowing, "limits": {"extendedResources": ["rdma/hca"]}})) == []
+
+
+@pytest.mark.parametrize("named", [{"resourceName": "example.com/card"}, {"resourceClaim": "gpu"}])
+def test_a_job_may_say_how_many_of_a_profile_s_devices_it_wants(named: Document) -> None:
+    profile = {"resources": {"accelerator": named, "resourceClaims": [CLAIMED]}}
+    settings = settings_with(profiles={"p": profile}, default="p", extendedResources=[], resourceClaims=[])
+    assert problems(put("resources", value={"accelerator": {"perWorker": 8}}), settings) == []
+    (problem,) = problems(put("worker", value={"resources": {"accelerator": {"perWorker": 8}}}), settings)
+    assert 'got "nvidia.com/gpu"' in problem, "the profile says nothing about these"
 
 
 def test_a_toleration_without_a_key_is_one_of_every_taint() -> None:
@@ -215,6 +301,7 @@ PROFILE: Document = {
     "resources": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]},
 }
 NOTHING = {"images": [], "priorityClasses": [], "tolerations": [], "nodeLabels": [], "gpusPerNamespace": 8}
+NOTHING |= {"nfsExports": [], "extendedResources": [], "resourceClaims": []}
 
 
 def test_what_a_profile_adds_an_administrator_has_allowed() -> None:
@@ -238,6 +325,8 @@ def test_a_started_job_is_held_against_the_limits_of_now() -> None:
     for fields, path in (
         ({"image": "evil.example/x"}, "spec.image"),
         ({"scheduling": {"nodeSelector": {"zone": "a"}}}, "spec.scheduling.nodeSelector"),
+        ({"output": {"volume": nfs_of("/a")}}, "spec.output.volume.nfs"),
+        ({"resources": {"accelerator": {"resourceName": "a/b"}}}, "spec.resources.accelerator.resourceName"),
         ({"runPolicy": {"stopGraceSeconds": 121}}, "spec.runPolicy.stopGraceSeconds"),
     ):
         (problem,) = frozen_problems(document, frozen_with(**fields), settings)
@@ -275,6 +364,7 @@ def test_where_the_default_profile_may_not_be_used_jobs_get_none() -> None:
         ("profileNamespaces: {nobody: [team-a]}", "profileNamespaces.nobody: got a profile that is not there"),
         ("limits: {image: [x]}", "limits.image"),
         ("limits: {images: ['']}", "limits.images.0"),
+        ("limits: {nfsExports: [nas.example/bert]}", "limits.nfsExports.0"),
         ("limits: {namespaces: {Team: {}}}", "limits.namespaces.Team"),
         ("limits: {namespaces: {team: {namespaces: {}}}}", "limits.namespaces.team.namespaces"),
         ("limits: {ranksPerNamespace: -1}", "limits.ranksPerNamespace"),

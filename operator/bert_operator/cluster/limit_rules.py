@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, RunPolicy
+from bert_operator.api.schema.cluster import DEFAULT_ACCELERATOR
 from bert_operator.cluster.limits import Bounds
 from bert_operator.errors import Problem, render_value
 from bert_operator.names import PREPARE_RUN
@@ -19,6 +20,8 @@ from bert_operator.state.runs import list_runs, run_placement
 Document = dict[str, Any]
 
 _EVERY_TAINT = "every taint"
+_RESOURCES = ("resources", "worker.resources", "launcher.resources")
+_WITH_ALL_BELOW = ("images", "nfs_exports")
 
 
 class Asked(NamedTuple):
@@ -30,9 +33,13 @@ class Asked(NamedTuple):
     value: Any
 
 
-def find_asked(spec: Document) -> Iterator[Asked]:
-    """Yield all that a spec asks for and that limits may bound, each with its path. Any field may be missing."""
-    yield from _images(spec)
+def find_asked(spec: Document, profile: Document | None = None) -> Iterator[Asked]:
+    """Yield all that a spec asks for and that limits may bound, each with its path. Any field may be missing.
+
+    profile: completes the name of a device of which the spec says only how many.
+    """
+    yield from _volumes(spec)
+    yield from _devices(spec, profile or {})
     scheduling = _section(spec, "scheduling")
     for bound, name in (
         ("priority_classes", "priorityClassName"),
@@ -51,21 +58,25 @@ def find_asked(spec: Document) -> Iterator[Asked]:
         for label in section.get("nodeSelector") or ():
             yield Asked("node_labels", f"spec.{path}.nodeSelector", label)
     yield from _affinity(_section(scheduling, "affinity"))
-    for path in ("resources", "worker.resources", "launcher.resources"):
+    for path in _RESOURCES:
         for number, claim in enumerate(_section(spec, *path.split(".")).get("resourceClaims") or ()):
-            yield Asked("gpus_per_namespace", f"spec.{path}.resourceClaims[{number}]", claim.get("name"))
+            where = f"spec.{path}.resourceClaims[{number}]"
+            yield Asked("gpus_per_namespace", where, claim.get("name"))
+            for field in ("resourceClaimName", "resourceClaimTemplateName"):
+                if claim.get(field):
+                    yield Asked("resource_claims", f"{where}.{field}", claim[field])
     default = RunPolicy.model_fields["stop_grace_seconds"].default
     seconds = _section(spec, "runPolicy").get("stopGraceSeconds")
     yield Asked("stop_grace_seconds", "spec.runPolicy.stopGraceSeconds", default if seconds is None else seconds)
 
 
-def limit_problems(spec: Document, bounds: Bounds, *, default_image: str) -> Iterator[Problem]:
+def limit_problems(spec: Document, profile: Document, bounds: Bounds, *, default_image: str) -> Iterator[Problem]:
     """Yield what a job asks for itself and may not have. default_image: that of jobs that name none."""
     if all(getattr(bounds, name) is None for name in Bounds.model_fields):
         return
-    for asked in find_asked(spec):
-        is_default = asked.bound == "images" and asked.value == default_image
-        if not is_default and not _is_allowed(asked, bounds):
+    granted = {(asked.bound, asked.value) for asked in _devices(profile, {})} | {("images", default_image)}
+    for asked in find_asked(spec, profile):
+        if (asked.bound, asked.value) not in granted and not _is_allowed(asked, bounds):
             yield _problem(asked, bounds, render_value(asked.value))
 
 
@@ -121,6 +132,8 @@ def _is_allowed(asked: Asked, bounds: Bounds) -> bool:
     match asked.bound:
         case "images":
             return any(is_below(asked.value, prefix) for prefix in allowed)
+        case "nfs_exports":
+            return any(_is_export_below(asked.value, entry) for entry in allowed)
         case "stop_grace_seconds":
             return bool(asked.value <= allowed)
         case "gpus_per_namespace":
@@ -139,11 +152,20 @@ def _problem(asked: Asked, bounds: Bounds, got: str) -> Problem:
             words = f"resources.accelerator, which can be counted ({setting} is set), or a claim of a profile"
         case _:
             words = ", ".join(allowed) or "none of a job's own"
-            words += ", and all below these" if asked.bound == "images" and allowed else ""
+            words += ", and all below these" if asked.bound in _WITH_ALL_BELOW and allowed else ""
     return Problem(path=asked.path, got=got, allowed=words, next_step=f"remove it or name an allowed one, or {change}")
 
 
-def _images(spec: Document) -> Iterator[Asked]:
+def _is_export_below(export: str, allowed: str) -> bool:
+    """Return whether server:/path is a server's, or below a folder of it. Servers have no slash in their names."""
+    if ":/" not in allowed:
+        return export.startswith(f"{allowed}:/")
+    # Kubernetes and the kernel leave ".." to the server.
+    folder = allowed if allowed.endswith("/") else f"{allowed}/"
+    return f"{export}/".startswith(folder) and "/../" not in f"{export}/"
+
+
+def _volumes(spec: Document) -> Iterator[Asked]:
     if spec.get("image"):
         yield Asked("images", "spec.image", spec["image"])
     volumes = [(f"{name}.volume", _section(spec, name).get("volume")) for name in ("dataset", "output", "workspace")]
@@ -154,6 +176,23 @@ def _images(spec: Document) -> Iterator[Asked]:
         reference = _section(volume or {}, "image").get("reference")
         if reference:
             yield Asked("images", f"spec.{path}.image.reference", reference)
+        nfs = _section(volume or {}, "nfs")
+        if nfs:
+            yield Asked("nfs_exports", f"spec.{path}.nfs", f"{nfs.get('server')}:{nfs.get('path')}")
+
+
+def _devices(spec: Document, profile: Document) -> Iterator[Asked]:
+    for path in _RESOURCES:
+        own, given = _section(spec, *path.split(".")), _section(profile, *path.split("."))
+        for kind, default in (("accelerator", DEFAULT_ACCELERATOR), ("rdma", None)):
+            if own.get(kind) is None:
+                continue
+            # As profiles are merged: field by field, and null is no value.
+            written = {key: value for key, value in _section(own, kind).items() if value is not None}
+            device = {**_section(given, kind), **written}
+            name = device.get("resourceName") or default
+            if name is not None and device.get("resourceClaim") is None:
+                yield Asked("extended_resources", f"spec.{path}.{kind}.resourceName", name)
 
 
 def _affinity(affinity: Document) -> Iterator[Asked]:

@@ -12,6 +12,7 @@ _CONFIG = ConfigDict(
 )
 
 _Text = Annotated[str, Field(min_length=1, max_length=512)]
+_Export = Annotated[str, Field(pattern=r"^[A-Za-z0-9:]([-A-Za-z0-9.:]*[A-Za-z0-9])?(:/.*)?$", max_length=1300)]
 Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 
 
@@ -27,6 +28,15 @@ class Bounds(BaseModel):
     """Images that jobs may run or mount, each as a registry, a folder of one, a repository, or a whole name. It stands
     for all below it: ``docker.io/foo`` for docker.io/foo:1 and docker.io/foo/bar, and not for docker.io/foobar/x.
     Compared as written: ``foo/bar`` is another name than docker.io/foo/bar."""
+    nfs_exports: tuple[_Export, ...] | None = None
+    """NFS that jobs may mount without a claim, each as a server (``nas.example``) or a folder of one and all below it
+    (``nas.example:/bert``). A path with ``..`` is below no folder. Compared as written: an address is another server
+    than its name."""
+    extended_resources: tuple[_Text, ...] | None = None
+    """Resources of device plugins that jobs may name in ``accelerator`` and ``rdma``. An accelerator without a name is
+    ``nvidia.com/gpu``."""
+    resource_claims: tuple[_Text, ...] | None = None
+    """ResourceClaimTemplates, and ResourceClaims, that jobs may name. With gpusPerNamespace none may be named."""
     priority_classes: tuple[_Text, ...] | None = None
     """PriorityClasses that jobs may name."""
     workload_priority_classes: tuple[_Text, ...] | None = None

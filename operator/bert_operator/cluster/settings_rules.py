@@ -31,9 +31,10 @@ def read_cluster_job(document: Document, settings: Settings) -> BertPretrainJob:
         raise InvalidJob([_of_this_release(problem) for problem in invalid.problems]) from None
     # Privileges by the document as the user wrote it: what a profile adds, the profile grants.
     bounds = settings.limits.of(job.metadata.namespace)
+    profile = profile_of(document["spec"], seen.profiles, seen.default_profile) or {}
     problems = [
         *privilege_problems(document, settings),
-        *limit_problems(document["spec"], bounds, default_image=settings.trainer_image),
+        *limit_problems(document["spec"], profile, bounds, default_image=settings.trainer_image),
         *cluster_problems(job, settings),
         *size_problems(job, bounds),
     ]
