@@ -35,7 +35,7 @@ SETTINGS = Settings.model_validate(
             "nodeLabels": ["kubernetes.io/arch", "topology.kubernetes.io/zone"],
             "affinityNamespaces": [],
             "stopGraceSeconds": 600,
-            "nfsExports": ["nas.example.com:/bert"],
+            "nfsExports": ["nfs.example.com:/exports/bert"],
             "extendedResources": ["nvidia.com/gpu"],
             "resourceClaims": [],
             "schedulerNames": ["default-scheduler"],
@@ -62,7 +62,7 @@ def image_of(reference: str) -> Json:
     return {"image": {"reference": reference}, "mountPath": "/mnt/x"}
 
 
-def nfs_of(path: str, server: str = "nas.example.com") -> Json:
+def nfs_of(path: str, server: str = "nfs.example.com") -> Json:
     return {"nfs": {"server": server, "path": path}, "mountPath": "/mnt/x"}
 
 
@@ -90,9 +90,10 @@ LET: dict[str, Change] = {
         put("stages", 0, "pretrain", "globalBatchSize", value=66),
     ),
     "an accelerator by name": put("resources", value={"accelerator": {"resourceName": "nvidia.com/gpu"}}),
-    "a share": put("output", value={"path": "x", "volume": nfs_of("/bert")}),
+    "a share": put("output", value={"path": "x", "volume": nfs_of("/exports/bert")}),
     "folders of a share": put(
-        "volumes", value=[{"name": n, "source": nfs_of(f"/bert/{n}/..x") | {"mountPath": f"/mnt/{n}"}} for n in "ab"]
+        "volumes",
+        value=[{"name": n, "source": nfs_of(f"/exports/bert/{n}/..x") | {"mountPath": f"/mnt/{n}"}} for n in "ab"],
     ),
     "no force": scheduling(safeToForcefullyDelete=False),
     "a toleration": scheduling(tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}]),
@@ -155,13 +156,16 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "a network device": (put("resources", value={"rdma": {"resourceName": "rdma/hca"}}), "got rdma/hca"),
     "another server": (
-        put("output", value={"path": "x", "volume": nfs_of("/bert", server="nas.example.com.evil")}),
-        "nfs of a volume: got nas.example.com.evil:/bert",
+        put("output", value={"path": "x", "volume": nfs_of("/exports/bert", server="nfs.example.com.evil")}),
+        "nfs of a volume: got nfs.example.com.evil:/exports/bert",
     ),
-    "another folder": (put("dataset", value={"path": "d", "volume": nfs_of("/bertha")}), "got nas.example.com:/bertha"),
+    "another folder": (
+        put("dataset", value={"path": "d", "volume": nfs_of("/exports/bertha")}),
+        "got nfs.example.com:/exports/bertha",
+    ),
     "a folder above": (
-        put("volumes", value=[{"name": "v", "source": nfs_of("/bert/../etc")}]),
-        "got nas.example.com:/bert/../etc",
+        put("volumes", value=[{"name": "v", "source": nfs_of("/exports/bert/../etc")}]),
+        "got nfs.example.com:/exports/bert/../etc",
     ),
     "force": (scheduling(safeToForcefullyDelete=True), "spec.scheduling.safeToForcefullyDelete: got true"),
     "a toleration": (scheduling(tolerations=[{"key": "a", "operator": "Exists"}]), "tolerations"),
@@ -249,7 +253,7 @@ def prefixed(control_plane: ControlPlane) -> Iterator[Api]:
     values["images"]["expression"] = f"{{{by_namespace}}}[object.metadata.namespace]"
     values["trainerImage"]["expression"] = f"'{OWN_IMAGE}'"
     values["resourceClaims"]["expression"] = "['one-gpu', 'shared']"
-    values["nfsExports"]["expression"] = "['fd00::1', 'nas.example.com:/']"
+    values["nfsExports"]["expression"] = "['fd00::1', 'nfs.example.com:/']"
     values["extendedResources"]["expression"] = "[]"
     policy["metadata"]["name"] = binding["metadata"]["name"] = binding["spec"]["policyName"] = "prefixed"
     names = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(PREFIXES.values())}
@@ -299,7 +303,7 @@ BY_CLAIM = {"accelerator": {"resourceClaim": "gpu"}, "resourceClaims": [CLAIMED]
 )
 def test_claims_devices_and_servers_are_read_by_both_alike(prefixed: Api, change: Change, is_let: bool) -> None:
     limits = {
-        "nfsExports": ["fd00::1", "nas.example.com:/"],
+        "nfsExports": ["fd00::1", "nfs.example.com:/"],
         "extendedResources": [],
         "resourceClaims": ["one-gpu", "shared"],
     }
