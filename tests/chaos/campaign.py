@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from bench import Bench, chaos_job, outcome_of
 from fault import Fault, NotInEffect, Scene
-from job_watch import JobWatch, longest_pause, surviving
+from job_watch import JobWatch, seconds_to_a_step, surviving
 from node_processes import processes_of
 from verdict import Evidence, Moment, as_json, judge
 
@@ -31,8 +31,6 @@ PAST_IT = CHECKPOINT_EVERY + 2
 STEP_DEADLINE_S = 240.0
 END_DEADLINE_S = 300.0
 GONE_DEADLINE_S = 60.0
-A_PAUSE_S = 3.0
-"""No step without a fault takes so long, nor does an evaluation."""
 CHILDREN = ("pods", "mpijobs.kubeflow.org", "jobs", "configmaps", "secrets", "services")
 
 
@@ -56,13 +54,35 @@ def plan_moments(fault: Fault, seed: int, count: int) -> list[Plan]:
 
 
 def run_fault(bench: Bench, fault: Fault, plans: Sequence[Plan]) -> list[dict[str, Any]]:
-    """Let a fault happen at its moments; return what is kept of every job."""
+    """Let a fault happen at its moments; return what is kept of every job.
+
+    A job may go on for so long while an earlier moment is looked at that too few steps are left for the next one: that
+    gets a job of its own.
+    """
     if fault.is_per_moment:
-        return [run_job(bench, fault, [plan]) for plan in plans]
-    return [run_job(bench, fault, plans)]
+        return [run_job(bench, fault, [plan]).kept for plan in plans]
+    kept, left = [], plans
+    while left:
+        story = run_job(bench, fault, left)
+        kept.append(story.kept)
+        left = left[story.done :]
+    return kept
 
 
-def run_job(bench: Bench, fault: Fault, plans: Sequence[Plan]) -> dict[str, Any]:
+class Story(NamedTuple):
+    """What became of a job, and of the moments that it was to have."""
+
+    kept: dict[str, Any]
+    done: int
+    """How many of the moments are done with, 1 at least."""
+
+
+def has_room(reached: int) -> bool:
+    """Tell whether enough steps are left after a moment to see that the job has got over it."""
+    return reached + PAST_IT <= TOTAL_STEPS
+
+
+def run_job(bench: Bench, fault: Fault, plans: Sequence[Plan]) -> Story:
     """Start a job, let the fault happen to it, wait for its end, judge it, delete it, and look what is left."""
     name = f"{fault.slug[:40].strip('-')}-{plans[0].number}"
     namespace, files = _place(bench, fault, name)
@@ -73,13 +93,14 @@ def run_job(bench: Bench, fault: Fault, plans: Sequence[Plan]) -> dict[str, Any]
             fault.prepare(scene)
         namespace.apply(chaos_job(name, slower=bench.slower, **fault.spec))
         with scene.after, JobWatch(files) as watch:
-            evidence = _gather(bench, fault, scene, watch, plans)
+            evidence, done = _gather(bench, fault, scene, watch, plans)
     finally:
         if fault.own_namespace:
             with suppress(AssertionError, ValueError):  # the fault may have deleted it
                 bench.cluster.delete_namespace(namespace.name)
         shutil.rmtree(files, ignore_errors=True)
-    return {**as_json(judge(fault, evidence), evidence), "notes": scene.notes, "start_s": bench.start_s}
+    kept = {**as_json(judge(fault, evidence), evidence), "notes": scene.notes, "start_s": bench.start_s}
+    return Story(kept, done)
 
 
 def _place(bench: Bench, fault: Fault, name: str) -> tuple[Namespace, Path]:
@@ -92,14 +113,19 @@ def _place(bench: Bench, fault: Fault, name: str) -> tuple[Namespace, Path]:
     return namespace, namespace.folder / name
 
 
-def _gather(bench: Bench, fault: Fault, scene: Scene, watch: JobWatch, plans: Sequence[Plan]) -> Evidence:
-    moments, not_in_effect, uids = [], "", set[str]()
+def _gather(bench: Bench, fault: Fault, scene: Scene, watch: JobWatch, plans: Sequence[Plan]) -> tuple[Evidence, int]:
+    """Return what was found, and how many of the moments are done with."""
+    moments, not_in_effect, uids, done = [], "", set[str](), 0
     for plan in plans:
         here = Scene(
             scene.cluster, scene.namespace, scene.job, plan.random, scene.undisturbed, scene.notes, after=scene.after
         )
         try:
             _wait_for(lambda plan=plan: watch.reached >= plan.step or _has_ended(scene.job), STEP_DEADLINE_S)
+            if not has_room(watch.reached):
+                if done:
+                    break
+                raise NotInEffect(f"at step {watch.reached} of {TOTAL_STEPS} too few are left to get over it")
             if watch.reached < plan.step or _has_ended(scene.job):
                 raise NotInEffect(f"the job never was at step {plan.step}: {status_of(scene.job)}")
             uids |= _pod_uids(scene.job)
@@ -108,13 +134,14 @@ def _gather(bench: Bench, fault: Fault, scene: Scene, watch: JobWatch, plans: Se
             not_in_effect = str(reason)
         except (AssertionError, OSError) as problem:  # a deadline is an OSError as well
             not_in_effect = f"given up: {problem}"[:500]
+        done += 1
     status = _wait_end(scene.job)
     outcome = outcome_of(scene.job, watch.folder)
     if fault.in_effect and not not_in_effect:
         not_in_effect = fault.in_effect(scene)
     uids |= _pod_uids(scene.job)
     left_over = [*partial_files(watch.folder), *_delete(scene, uids)]
-    return Evidence(
+    evidence = Evidence(
         moments=tuple(moments),
         phase=status.get("phase", ""),
         reasons=tuple(failure["reason"] for failure in status.get("failures", ())),
@@ -128,6 +155,7 @@ def _gather(bench: Bench, fault: Fault, scene: Scene, watch: JobWatch, plans: Se
         start_s=bench.start_s,
         not_in_effect=not_in_effect,
     )
+    return evidence, done
 
 
 def _one_moment(fault: Fault, scene: Scene, watch: JobWatch) -> Moment:
@@ -150,10 +178,11 @@ def _one_moment(fault: Fault, scene: Scene, watch: JobWatch) -> Moment:
         again += line.key in seen and line.seen_s >= over_s - fault.hold_s
         seen.add(line.key)
     attempts = status_of(scene.job).get("attempt", attempt) - attempt
-    end_s, pause_s = longest_pause(lines, over_s)
-    if pause_s < A_PAUSE_S:  # it goes on, or did so before it was healed: the first step counts
-        end_s = next((line.seen_s for line in lines if line.seen_s > over_s), end_s)
-    recovery_s = end_s - over_s if watch.reached >= goal else float("inf")
+    recovery_s = seconds_to_a_step(lines, over_s)
+    if recovery_s is None and watch.reached >= TOTAL_STEPS:
+        raise NotInEffect(f"at step {reached} the job took its last step before the fault was over")
+    if recovery_s is None or watch.reached < goal:
+        recovery_s = float("inf")
     return Moment(reached, recovery_s, again, attempts, settled_s)
 
 

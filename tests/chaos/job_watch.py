@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 EVERY_S = 0.1
+A_PAUSE_S = 3.0
+"""No step without a fault takes so long, nor does an evaluation."""
 Step = tuple[str, int]
 
 
@@ -62,6 +64,18 @@ def longest_pause(lines: list[Trained], since_s: float) -> tuple[float, float]:
     pauses = [(after - before, after) for before, after in zip(times, times[1:], strict=False)]
     length, end = max(pauses, default=(0.0, since_s))
     return end, length
+
+
+def seconds_to_a_step(lines: list[Trained], over_s: float) -> float | None:
+    """Return how long after a fault the job took steps again; None where it took none, as one that had no more to take.
+
+    That is the end of the longest pause since then; where there was none, the job went on, and its first step counts.
+    """
+    first_s = next((line.seen_s for line in lines if line.seen_s > over_s), None)
+    if first_s is None:
+        return None
+    end_s, pause_s = longest_pause(lines, over_s)
+    return (first_s if pause_s < A_PAUSE_S else end_s) - over_s
 
 
 class JobWatch:

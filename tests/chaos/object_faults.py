@@ -170,6 +170,8 @@ def delete_namespace(scene: Scene) -> None:
     assert job is not None, f"{scene.job.name} is gone"
     scene.kept["job"] = {key: job[key] for key in ("apiVersion", "kind", "spec")}
     scene.kept["labels"] = api.get(NAMESPACES, space).expect()["metadata"]["labels"]
+    # Until the pods are told to stop, which takes the namespace's controller a while.
+    slow_ranks(scene, A_LITTLE)
     pods = api.list(PODS, space)
     api.delete(NAMESPACES, space).expect()
     wait_until(lambda: api.get(NAMESPACES, space).status == 404, LEAVE_S, f"{space} to go", every_s=0.3)
@@ -179,6 +181,7 @@ def delete_namespace(scene: Scene) -> None:
 
 def make_namespace_again(scene: Scene) -> None:
     """Make the namespace, its volume with the same files and the job anew, under the same names."""
+    end_healing(scene)
     api, space, node = api_of(scene), scene.namespace.name, node_of(scene)
     labels = {key: value for key, value in scene.kept["labels"].items() if not key.startswith("kubernetes.io/")}
     api.create(namespace_of(space, labels)).expect()

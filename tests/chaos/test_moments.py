@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
+from unittest.mock import MagicMock
 
+import campaign
+import object_faults
 import pytest
-from campaign import LAST_STEP, PAST_IT, TOTAL_STEPS, partial_files, plan_moments
+from bench import Bench
+from campaign import LAST_STEP, PAST_IT, TOTAL_STEPS, Plan, Story, has_room, partial_files, plan_moments, run_fault
 from catalog import FAULTS
-from fault import Fault
+from fault import Fault, Scene
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -18,6 +24,41 @@ def test_every_moment_leaves_room_for_getting_over_it(fault: Fault, count: int) 
     assert len(steps) == count
     assert all(after - before > PAST_IT for before, after in zip(steps, steps[1:], strict=False))
     assert steps[-1] <= LAST_STEP <= TOTAL_STEPS - 2 * PAST_IT
+
+
+def test_a_moment_at_the_last_steps_has_no_room() -> None:
+    assert has_room(LAST_STEP)
+    assert has_room(TOTAL_STEPS - PAST_IT)
+    assert not has_room(TOTAL_STEPS - PAST_IT + 1)
+    assert not has_room(TOTAL_STEPS)
+
+
+def test_a_moment_that_would_come_too_late_gets_a_job_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = next(fault for fault in FAULTS if not fault.is_per_moment)
+    began: list[list[int]] = []
+
+    def run_job(bench: object, fault: Fault, plans: Sequence[Plan]) -> Story:
+        began.append([plan.number for plan in plans])
+        return Story({"first": plans[0].number}, done=min(2, len(plans)))
+
+    monkeypatch.setattr(campaign, "run_job", run_job)
+    kept = run_fault(cast(Bench, None), fault, plan_moments(fault, 1, 3))
+    assert began == [[0, 1, 2], [2]]
+    assert kept == [{"first": 0}, {"first": 2}]
+
+
+def test_ranks_take_few_steps_while_their_namespace_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Deleted(Exception):
+        """Ends the injection: there is no cluster."""
+
+    calls: list[str] = []
+    api = MagicMock()
+    api.delete.side_effect = Deleted
+    monkeypatch.setattr(object_faults, "api_of", lambda scene: api)
+    monkeypatch.setattr(object_faults, "slow_ranks", lambda scene, share: calls.append("slow"))
+    with pytest.raises(Deleted):
+        object_faults.delete_namespace(cast(Scene, MagicMock()))
+    assert calls == ["slow"]
 
 
 def test_another_seed_is_another_moment() -> None:

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 from fault import Fault
-from job_watch import Commit, JobWatch, Trained, longest_pause, read_ledger, surviving
-from verdict import Evidence, Moment, commits_by_turns, compare_ledgers, judge, worst
+from job_watch import Commit, JobWatch, Trained, longest_pause, read_ledger, seconds_to_a_step, surviving
+from verdict import Evidence, Moment, as_json, commits_by_turns, compare_ledgers, is_right_or_late, judge, worst
 
 FAULT = Fault(name="SIGKILL of a rank", group="training", inject=lambda scene: None)
 LEDGER = {("phase1", 0): (1, 2), ("phase1", 1): (3, 4), ("phase2", 0): (1, 3)}
@@ -57,6 +57,27 @@ def test_every_finding_has_its_verdict(changed: dict[str, object], verdict: str,
     assert says in "; ".join(judgement.findings)
 
 
+@pytest.mark.parametrize(
+    ("moment", "left_over", "expected"),
+    [
+        (Moment(20, 12.0), (), True),
+        (Moment(20, 39.5, 12), (), True),
+        (Moment(20, 12.0), ("pod/x",), False),
+        (Moment(20, 39.5), (".report.json.7.partial",), False),
+    ],
+)
+def test_what_is_late_is_told_from_what_is_wrong(moment: Moment, left_over: tuple[str, ...], expected: bool) -> None:
+    evidence = dataclasses.replace(SOUND, moments=(moment,), left_over=left_over)
+    assert is_right_or_late(as_json(judge(FAULT, evidence), evidence)) is expected
+
+
+def test_neither_an_interruption_that_may_not_be_nor_a_fault_without_effect_is_late() -> None:
+    patient = dataclasses.replace(FAULT, steps_interrupted=False)
+    assert not is_right_or_late(as_json(judge(patient, SOUND), SOUND))
+    unknown = dataclasses.replace(SOUND, not_in_effect="no such pod")
+    assert not is_right_or_late(as_json(judge(FAULT, unknown), unknown))
+
+
 def test_a_fault_that_may_interrupt_no_step_is_held_to_that() -> None:
     patient = dataclasses.replace(FAULT, steps_interrupted=False)
     assert judge(patient, SOUND).verdict == "degraded"
@@ -98,6 +119,13 @@ def test_the_longest_pause_begins_at_the_fault() -> None:
     lines = [Trained("phase1", step, (), seen_s) for step, seen_s in enumerate((1.0, 2.0, 2.5, 14.0, 15.0))]
     assert longest_pause(lines, 2.2) == (14.0, 11.5)
     assert longest_pause(lines, 15.0) == (15.0, 0.0)
+
+
+def test_a_job_has_got_over_a_fault_once_it_has_taken_a_step() -> None:
+    lines = [Trained("phase1", step, (), seen_s) for step, seen_s in enumerate((1.0, 2.0, 2.5, 14.0, 15.0))]
+    assert seconds_to_a_step(lines, 2.2) == pytest.approx(11.8), "it paused after one more step"
+    assert seconds_to_a_step(lines, 14.2) == pytest.approx(0.8)
+    assert seconds_to_a_step(lines, 15.0) is None, "none at all is no recovery at once"
 
 
 def test_steps_that_are_trained_while_a_checkpoint_is_written_are_counted(tmp_path) -> None:

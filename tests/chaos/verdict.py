@@ -16,6 +16,9 @@ from fault import Fault
 from job_watch import Commit, Step
 
 Verdict = Literal["resilient", "degraded", "failed", "inconclusive"]
+Missed = Literal["time", "work", "interrupted", "left behind"]
+"""Which bar was missed. Time, and work done again, make a job late; the others are wrong in themselves."""
+LATE: frozenset[Missed] = frozenset({"time", "work"})
 WORST_FIRST: tuple[Verdict, ...] = ("failed", "degraded", "inconclusive", "resilient")
 
 
@@ -66,6 +69,12 @@ class Judgement:
     findings: tuple[str, ...]
     lost_samples: int
     doubled_samples: int
+    missed: tuple[Missed, ...] = ()
+
+
+def is_right_or_late(job: Mapping[str, Any]) -> bool:
+    """Tell of what ``as_json`` has kept of a job whether nothing was wrong but the time that it took."""
+    return job["verdict"] == "resilient" or (job["verdict"] == "degraded" and LATE.issuperset(job["missed"]))
 
 
 def judge(fault: Fault, evidence: Evidence) -> Judgement:
@@ -79,7 +88,8 @@ def judge(fault: Fault, evidence: Evidence) -> Judgement:
     if evidence.not_in_effect and not wrong:
         verdict = "inconclusive"
         wrong = [evidence.not_in_effect]
-    return Judgement(verdict, (*wrong, *missed), lost, doubled)
+    findings = (*wrong, *(text for _, text in missed))
+    return Judgement(verdict, findings, lost, doubled, tuple(bar for bar, _ in missed))
 
 
 def compare_ledgers(
@@ -128,6 +138,7 @@ def as_json(judgement: Judgement, evidence: Evidence) -> dict[str, Any]:
     return {
         "verdict": judgement.verdict,
         "findings": list(judgement.findings),
+        "missed": list(judgement.missed),
         "lost_samples": judgement.lost_samples,
         "doubled_samples": judgement.doubled_samples,
         "phase": evidence.phase,
@@ -150,18 +161,20 @@ def _wrong_results(fault: Fault, evidence: Evidence) -> list[str]:
     return wrong
 
 
-def _missed_bars(fault: Fault, evidence: Evidence) -> list[str]:
-    missed = []
+def _missed_bars(fault: Fault, evidence: Evidence) -> list[tuple[Missed, str]]:
+    missed: list[tuple[Missed, str]] = []
     for moment in evidence.moments:
         bar_s = fault.step_again_s + evidence.start_s
         if moment.recovery_s is not None and moment.recovery_s > bar_s:
-            missed.append(f"a step again after {moment.recovery_s:.1f} s; the bar is {bar_s:.1f} s")
+            missed.append(("time", f"a step again after {moment.recovery_s:.1f} s; the bar is {bar_s:.1f} s"))
         if moment.trained_again > evidence.again_allowed:
-            missed.append(f"{moment.trained_again} steps trained again; the bar is {evidence.again_allowed}")
+            text = f"{moment.trained_again} steps trained again; the bar is {evidence.again_allowed}"
+            missed.append(("work", text))
         if not fault.steps_interrupted and (moment.attempts or moment.trained_again):
-            missed.append(f"training was interrupted: {moment.attempts} more attempts")
+            missed.append(("interrupted", f"training was interrupted: {moment.attempts} more attempts"))
         if moment.settled_s is not None and moment.settled_s > fault.settled_s:
-            missed.append(f"the status was right after {moment.settled_s:.1f} s; the bar is {fault.settled_s:.0f} s")
+            text = f"the status was right after {moment.settled_s:.1f} s; the bar is {fault.settled_s:.0f} s"
+            missed.append(("time", text))
     if evidence.left_over:
-        missed.append(f"left behind: {', '.join(evidence.left_over)}")
+        missed.append(("left behind", f"left behind: {', '.join(evidence.left_over)}"))
     return missed

@@ -82,10 +82,10 @@ def _was_refused(scene: Scene) -> str:
 
 def _remove_a_shard(scene: Scene) -> None:
     """Remove a shard that is trained on, and kill a pod: ranks that have read it may not need it again."""
-    shards = sorted((scene.volume / DATA_JOB).rglob("*.hdf5"))
+    shards = sorted((scene.volume / DATA_JOB).rglob("training_*.hdf5"))
     if not shards:
         raise NotInEffect(f"no shards below {DATA_JOB}/")
-    shard = scene.random.choice([path for path in shards if "eval" not in str(path)])
+    shard = scene.random.choice(shards)
     shard.unlink()
     scene.notes.append(f"{shard.relative_to(scene.volume)} removed")
     signal_pod(scene.random.choice(newest_ranks(scene)), signal.SIGKILL)
@@ -126,6 +126,7 @@ FAULTS = (
         group="training",
         inject=_remove_a_shard,
         ends="Failed",
+        reason="DataUnreadable",
         own_namespace=True,
     ),
 )
