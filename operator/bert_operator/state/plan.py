@@ -329,7 +329,7 @@ def _final_verdict(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdi
     in_vain = since_checkpoint(failures)
     if num_counted(in_vain) > policy.infrastructure_retries:
         count = sum(failure.kind == "Infrastructure" for failure in in_vain)
-        message = f"{count} attempts in a row ended without a new checkpoint. {message}"
+        message = f"{count} failures in a row without a new checkpoint in between. {message}"
         return Verdict(phase="Failed", reason=Reason.INFRASTRUCTURE_RETRIES_SPENT, message=message)
     return None
 
