@@ -301,6 +301,19 @@ def test_a_worker_that_has_ended_fails_an_attempt_whose_launcher_does_not_notice
     assert "(ContainerStatusUnknown)" in unknown.lost
 
 
+def test_a_worker_that_its_node_has_stopped_is_lost_although_it_ended_well() -> None:
+    # kubelet's SIGTERM without a deletion, as when a node shuts down: sshd's pod ends with exit code 0.
+    child, launches = child_document(true=RUNS), pod_document("launcher")
+    stopped = pod_document(phase="Succeeded", state=ended(0, reason="Completed"))
+    pods = launches, stopped, pod_document(number=1)
+    assert see(child, *pods, now_s=CREATED_S + 90 + LOST_WORKER_S - 1).lost == ""
+    late = see(child, *pods, now_s=CREATED_S + 90 + LOST_WORKER_S)
+    assert late.lost == "Pod demo-a1-worker-0 on node node-1 was stopped (Completed), and the launcher waits for it"
+    assert (late.reason, late.pod, late.node) == ("Killed", "demo-a1-worker-0", "node-1")
+    assert not see(child, launches, gone_with(stopped), now_s=CREATED_S + 500).lost, "its child is being cleaned up"
+    assert not see(child, launcher(1), stopped, now_s=CREATED_S + 500).lost
+
+
 def test_a_lost_worker_s_own_cause_is_told() -> None:
     child, launches = child_document(true=RUNS), pod_document("launcher")
     for ended_by, reason in (("OOMKilled", "OOMKilled"), ("Error", "Killed")):

@@ -24,7 +24,7 @@ SETTLING_S = 10.0
 """Longest wait from a child's failure until its pod's exit code is seen."""
 
 LOST_WORKER_S = 60.0
-"""So long after a worker has failed the launcher may still say what happened. Ranks that run end within seconds, with
+"""So long after a worker has ended the launcher may still say what happened. Ranks that run end within seconds, with
 the cause. A launcher that waits for its workers knows no pods, and would go on for ``mpi.workerWaitSeconds``."""
 
 
@@ -172,7 +172,11 @@ def is_settling(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) -
 
 
 def find_lost_worker(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[PodSummary, float] | None:
-    """Return a worker that has failed while its launcher goes on, and from when on the attempt counts as failed."""
+    """Return a worker that has ended while its launcher goes on, and from when on the attempt counts as failed.
+
+    Also with exit code 0, as sshd's pod does on any SIGTERM: workers serve until their launcher is done and they are
+    deleted, so one that ends by itself was stopped by its node.
+    """
     main = find_main_pod(pods)
     if child.is_deleting or has_ended(child) or main is None or main.phase != "Running" or main.is_deleting:
         return None
@@ -180,7 +184,7 @@ def find_lost_worker(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[P
     ended = [
         (pod, pod.described_at_s or pod.finished_at_s or pod.created_at_s)
         for pod in pods
-        if pod.role == names.WORKER and pod.phase == "Failed" and not pod.is_deleting
+        if pod.role == names.WORKER and pod.phase in ("Failed", "Succeeded") and not pod.is_deleting
     ]
     if not ended:
         return None
@@ -190,10 +194,10 @@ def find_lost_worker(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[P
 
 def _with_lost(base: Child, pod: PodSummary, pods: Sequence[PodSummary], nodes: Mapping[str, NodeSummary]) -> Child:
     """Return a running child that has lost a worker, with the cause of that."""
-    cause = _infrastructure_cause([pod], {})
-    assert cause is not None, "a worker that has failed is a cause by itself"
+    cause = _infrastructure_cause([pod], {}) or (FailureReason.KILLED, pod)
+    what = "has failed" if pod.phase == "Failed" else "was stopped"
     where, told = f" on node {pod.node}" if pod.node else "", pod.ended_by or pod.disruption or "no reason given"
-    message = f"Pod {pod.name}{where} has failed ({told}), and the launcher waits for it"
+    message = f"Pod {pod.name}{where} {what} ({told}), and the launcher waits for it"
     failed = replace(base, state="Failed", reason=cause[0].value, message=message, pod=pod.name, node=pod.node or None)
     blamed = blame_sick_node(failed, pods, nodes)
     return replace(base, lost=blamed.message, reason=blamed.reason, pod=blamed.pod, node=blamed.node)

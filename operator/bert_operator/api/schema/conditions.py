@@ -304,7 +304,7 @@ class FailureReason(_Described):
         "A rank made no progress for 5 times the longest step of its stage, or the launcher is silent. The message "
         "names it, and the log holds the stacks of all ranks that could write them. See runPolicy.onHang.",
     )
-    KILLED = "Killed", "A process of the child was killed or lost: a signal, exit code 4, or a worker pod that failed."
+    KILLED = "Killed", "A process of the child was killed or lost: a signal, exit code 4, or a worker pod that ended."
     STOPPED_UNASKED = (
         "StoppedUnasked",
         "The child left with a checkpoint though nobody asked it to: its machine was drained.",
