@@ -292,8 +292,10 @@ def _end(world: World, pods: list[Document], number: int) -> None:
     pod = pick(pods, number)
     if pod is not None:
         exit_code = EXIT_CODES[(number >> 5) % len(EXIT_CODES)]
-        # Whoever was asked to leave may do so with a checkpoint, or be killed when the grace is over.
-        if exit_code not in (0, 3, 137, 143) or exit_code and not is_deleting(pod):
+        # Whoever was asked to leave may do so with a checkpoint, or be killed when the grace is over. A worker that was
+        # not asked is missed, whatever its exit code.
+        is_missed = pod["metadata"]["labels"][names.ROLE_LABEL] == names.WORKER or exit_code
+        if exit_code not in (0, 3, 137, 143) or is_missed and not is_deleting(pod):
             world.hurt.add(world.root(pod))
         end_pod(world.cluster, pod, exit_code)
 
