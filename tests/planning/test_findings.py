@@ -95,6 +95,15 @@ def test_a_sick_node_and_a_log_that_cannot_be_read_are_told_and_nothing_is_stopp
     assert reasons == ["NodeNotReady", "LogUnreadable"]
 
 
+def test_a_log_that_is_not_read_to_its_end_is_told_as_that_unless_it_is_not_read_at_all() -> None:
+    cut = condition(seen(cut="The last lines are long"), "ProgressUnknown")
+    assert cut is not None
+    assert (cut.reason, cut.message) == ("LogCut", "The last lines are long")
+    unread = condition(seen(cut="The last lines are long", unreadable="Nobody answers"), "ProgressUnknown")
+    assert unread is not None
+    assert (unread.reason, unread.message) == ("LogUnreadable", "Nobody answers")
+
+
 def test_what_was_told_ends_with_its_attempt() -> None:
     finding = Finding(reason=Reason.NODE_NOT_READY, message="Node n-1 has been not ready since yesterday")
     status = seen(child=replace(RUNNING, finding=finding))

@@ -1,4 +1,4 @@
-"""Logs that cannot be read: told after a minute, with the cause, and never taken for a launcher that is silent."""
+"""Logs that cannot be read, or not to their end: told after a minute, and never taken for a launcher that is silent."""
 
 from __future__ import annotations
 
@@ -89,3 +89,33 @@ def test_time_in_which_a_log_cannot_be_read_is_no_silence(monkeypatch: pytest.Mo
     silent = [it.silence is not None for it in found]
     # A minute before the kubelet went away and more than four after it came back.
     assert silent == [False] * 17 + [True]
+
+
+LONG = "x" * 65_536
+"""As much as is read at a time."""
+
+
+def test_a_log_whose_last_lines_are_too_long_is_told_once_until_its_end_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cut = [[STEP.format(1), LONG], [f"{STEP.format(1)} ", LONG], [STEP.format(2), LONG]]
+    found, queued = read([[STEP.format(1)], *cut, KUBELET, [LONG], [STEP.format(3)]], monkeypatch)
+    told = [it.cut for it in found]
+    assert told[:2] == [None, None], "a long line may go by"
+    assert told[2] is not None
+    assert told[2] == told[3] == told[4] == told[5], "each change is a write"
+    assert "Since 2023-11-14T22:14:20Z the last 60 lines of the log of pod demo-a1 have more than 64 KiB" in told[2]
+    assert told[6] is None
+    assert queued == 4, "the first step, the trouble, the second step, the third with the end of the trouble"
+
+
+def test_a_log_that_is_cut_behind_its_news_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = read([[STEP.format(step), LONG] for step in range(6)], monkeypatch)
+    assert [it.cut for it in found] == [None] * 6
+
+
+def test_a_log_that_is_cut_is_no_silence_and_not_another_pod_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = read([SILENT, *[[PROMISE, LONG]] * 12], monkeypatch)
+    assert [it.silence for it in found] == [None] * 13
+    assert found[-1].cut is not None
+    assert found[-1].of_pod("another").cut is None

@@ -10,7 +10,7 @@ record that cannot be parsed is counted and ignored.
 
 A launcher of today's images also promises a record every so often (``event=alive``). One that breaks its promise is
 frozen: that is counted from log to log that could be read, so that an API server or a kubelet that does not answer is
-never taken for it. A log that stays unreadable is told as that.
+never taken for it. A log that stays unreadable is told as that, and one with too many bytes in its last lines, too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ _LINES, _BYTES = "60", "65536"
 _PATIENCE = 5
 _SHORTEST_PATIENCE_S = 60.0
 UNREADABLE_S = 60.0
-"""So long no log is read before the status says so: kubelets restart, and API servers are upgraded."""
+"""So long no log is read, or no news is found in one that is cut, before the status says so: kubelets restart, API
+servers are upgraded, and a long line goes by."""
 _LONGEST_CAUSE = 200
 
 _log = logging.getLogger(__name__)
@@ -84,6 +85,8 @@ class LatestRecords:
     """Of a launcher that does not keep its promise to write something."""
     unreadable: str | None = None
     """Why the log cannot be read, and since when; None if it can."""
+    cut: str | None = None
+    """That the last lines are too long to be read to their end, and since when; None if they are not."""
     pod: str | None = None
     """Uid of the pod whose log was read."""
     job: str | None = field(default=None, compare=False)
@@ -134,7 +137,7 @@ class _Readable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """A log that cannot be read."""
+    """A log that cannot be read, or not to its end."""
 
     pod_uid: str
     since_s: float
@@ -166,6 +169,7 @@ class LogReader:
         self._readings = itertools.count()
         self._final_reads: dict[JobRef, _FinalRead] = {}
         self._unread: dict[JobRef, _Unread] = {}
+        self._cut: dict[JobRef, _Unread] = {}
         self._being_read: set[str] = set()
         """Uids of pods."""
         self._begun_at_s: dict[JobRef, float] = {}
@@ -210,7 +214,7 @@ class LogReader:
                 started_s = loop.time()
                 known = set(self._index.jobs())
                 # Here and not by events: a deletion may be missed, and memory must not grow with every job ever run.
-                for table in (self._known, self._final_reads, self._unread, self._begun_at_s):
+                for table in (self._known, self._final_reads, self._unread, self._cut, self._begun_at_s):
                     for gone in table.keys() - known:
                         del table[gone]
                 for namespace in self._served_at_s.keys() - {ref.namespace for ref in known}:
@@ -291,6 +295,10 @@ class LogReader:
         if not is_cut and now_s - changed_at_s > _patience_s(after.promise):
             known_silence = before.of_pod(pod.uid).silence
             after = replace(after, silence=known_silence or Silence(pod.attempt, int(now_s - changed_at_s)))
+        if is_cut:
+            after = replace(after, cut=self._note_cut(ref, pod, before.of_pod(pod.uid), after))
+        else:
+            self._cut.pop(ref, None)
         self._known[ref] = _Known(job.uid, reading, pod.attempt, after, tail, changed_at_s, now_s)
         if refused := len(after.refused - before.refused):
             self._metrics.progress_refused(refused)
@@ -298,6 +306,18 @@ class LogReader:
         if after != before:
             self._enqueue(ref)
         return True
+
+    def _note_cut(self, ref: JobRef, pod: PodSummary, before: LatestRecords, after: LatestRecords) -> str | None:
+        """Return what is to be told of a log that is cut: nothing while there is news in what is read of it.
+
+        Once told it stays until a reading reaches the end, so that news now and then are no writes of the status.
+        """
+        now_s, cut = asyncio.get_running_loop().time(), self._cut.get(ref)
+        has_news = replace(after, cut=before.cut) != before
+        if cut is None or cut.pod_uid != pod.uid or (before.cut is None and has_news):
+            self._cut[ref] = _Unread(pod.uid, now_s, describe_cut(pod, render_time(self._api.now_s())))
+            return None
+        return cut.message if now_s - cut.since_s >= UNREADABLE_S else None
 
     def _note_unread(self, ref: JobRef, job: JobSummary, pod: PodSummary, error: ApiError) -> None:
         """Note that a log could not be read, and tell of it once it has not been for a while."""
@@ -347,6 +367,15 @@ def describe_unreadable(pod: PodSummary, error: ApiError, since: str) -> str:
     return (
         f"The log of pod {pod.name} has not been readable since {since}: {cause} ({said}). Steps and losses are those "
         f"from before; the attempt goes on. Next: kubectl logs {pod.name}, and kubectl get node {pod.node}"
+    )
+
+
+def describe_cut(pod: PodSummary, since: str) -> str:
+    """Return why the log of a running pod is not read to its end. since: RFC 3339."""
+    return (
+        f"Since {since} the last {_LINES} lines of the log of pod {pod.name} have more than {int(_BYTES) >> 10} KiB. "
+        "The API server sends their beginning, which has no new record. Steps and losses are those from before; the "
+        f"attempt goes on. Next: kubectl logs --tail=20 {pod.name}, and let the program write less, or shorter lines"
     )
 
 

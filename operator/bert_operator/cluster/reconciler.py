@@ -289,6 +289,7 @@ class Reconciler:
             hang=hang,
             silence=latest.silence if latest.job == summary.uid else None,
             unreadable=latest.unreadable if latest.job == summary.uid else None,
+            cut=latest.cut if latest.job == summary.uid else None,
             blocker=refusal.blocker if refusal else None,
             created=self._children.created(job.ref, summary.uid),
             longest_grace_s=self._settings.limits.of(job.ref.namespace).stop_grace_seconds or LONGEST_GRACE_S,

@@ -27,9 +27,13 @@ def find_findings(
     found = {
         ConditionType.STRAGGLING: Finding(reason=Reason.SLOW_RANK, message=slow) if slow else None,
         ConditionType.NODE_UNHEALTHY: newest.finding,
-        ConditionType.PROGRESS_UNKNOWN: Finding(reason=Reason.LOG_UNREADABLE, message=observed.unreadable)
-        if observed.unreadable
-        else None,
+        ConditionType.PROGRESS_UNKNOWN: _find_unread(observed),
         ConditionType.GRACE_TOO_SHORT: Finding(reason=Reason.SLOW_CHECKPOINTS, message=short) if short else None,
     }
     return {kind: finding for kind, finding in found.items() if finding is not None}
+
+
+def _find_unread(observed: Observed) -> Finding | None:
+    if observed.unreadable:
+        return Finding(reason=Reason.LOG_UNREADABLE, message=observed.unreadable)
+    return Finding(reason=Reason.LOG_CUT, message=observed.cut) if observed.cut else None

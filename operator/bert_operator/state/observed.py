@@ -131,6 +131,8 @@ class Observed:
     """Of an attempt whose launcher, or single pod, does not keep its promise to write something."""
     unreadable: str | None = None
     """Why the log of the newest attempt cannot be read, and since when; None if it can."""
+    cut: str | None = None
+    """That its last lines are too long to be read to their end, and since when; None if they are not."""
     blocker: Blocker | None = None
     """Why the child that was planned could not be created."""
     created: ChildRef | None = None

@@ -37,7 +37,8 @@ class ConditionType(_Described):
     )
     PROGRESS_UNKNOWN = (
         "ProgressUnknown",
-        "The log of the running attempt cannot be read: step and loss in the status are old. The attempt goes on.",
+        "The log of the running attempt cannot be read, or not to its end: step and loss in the status are old. The "
+        "attempt goes on.",
     )
     GRACE_TOO_SHORT = (
         "GraceTooShort",
@@ -81,6 +82,11 @@ class Reason(_Described):
     )
     DEVICE_UNHEALTHY = "DeviceUnhealthy", "kubelet says that a device of a pod is unhealthy."
     LOG_UNREADABLE = "LogUnreadable", "The API server or the kubelet does not hand out the log; the message says why."
+    LOG_CUT = (
+        "LogCut",
+        "The last 60 lines of the log have more than 64 KiB, of which the operator reads the first: what is new is not "
+        "seen. Next: let the program write shorter lines, or fewer.",
+    )
     SLOW_CHECKPOINTS = (
         "SlowCheckpoints",
         "A step and the longest of the last checkpoints take more than 0.8 of the pods' grace period.",
