@@ -169,8 +169,10 @@ def test_a_full_disk_is_named_and_the_earlier_export_stays(tmp_path: Path, monke
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(huggingface_export, "save_tensors", fail)
-    with pytest.raises(TrainerError, match="export: cannot be written, the disk is full"):
+    with pytest.raises(TrainerError, match="export: cannot be written, the disk is full") as full:
         export(model, vocabulary, tmp_path / "export", lower_case=True)
+    needed = sum(weights.nbytes for weights in model.parameters()) / 1e6
+    assert f"({needed:.1f} MB at least are needed, " in str(full.value)
     check_same_logits(model, tmp_path / "export")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 

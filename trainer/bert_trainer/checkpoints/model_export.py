@@ -68,7 +68,7 @@ def export_model(
     if replace:
         remove_aside(target)
     try:
-        with disk_errors(target):
+        with disk_errors(target, needed_bytes=sum(weights.nbytes for weights in model.parameters())):
             staging.mkdir(parents=True)
             _WRITERS[form](_Exported(model, vocabulary, lower_case, labels), staging)
             if card is not None:

@@ -45,7 +45,7 @@ from bert_trainer.checkpoints.checkpoint import (
 from bert_trainer.config.run_config import CONTRACT_VERSION
 from bert_trainer.errors import TrainerError, TrainingUnhealthy
 from bert_trainer.output.run_folder import RunFolder, remove_folder
-from bert_trainer.system.atomic_files import disk_errors, is_full, is_trouble, unguessable
+from bert_trainer.system.atomic_files import describe_free, disk_errors, is_full, is_trouble, unguessable
 
 logger = logging.getLogger(__name__)
 
@@ -355,7 +355,8 @@ class CheckpointStore:
         hint = "check the output volume; earlier checkpoints are intact"
         if is_full(error):
             needed = sum(tensor.nbytes for named in tensors.values() for tensor in named.values()) / 1e6
-            room = f"{needed:.1f} MB at least{_describe_free(self.root)}"
+            free = describe_free(self.root)
+            room = f"{needed:.1f} MB at least{f' ({free})' if free else ''}"
             hint = f"free space on the output volume, {room}; earlier checkpoints are intact"
             if self.keep > 2:
                 hint += (
@@ -363,15 +364,6 @@ class CheckpointStore:
                     "checkpoints are deleted before it writes"
                 )
         return TrainerError(f"{target}: the checkpoint could not be written ({error})", hint=hint)
-
-
-def _describe_free(path: Path) -> str:
-    """Return how much is free, for a message; nothing where the file system does not tell."""
-    try:
-        state = os.statvfs(path)
-    except OSError:
-        return ""
-    return f" ({state.f_bavail * state.f_frsize / 1e6:.1f} MB are free)" if state.f_blocks else ""
 
 
 def _check_finite(position: Position, tensors: dict[str, dict[str, Tensor]]) -> None:

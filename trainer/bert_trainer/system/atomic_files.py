@@ -59,9 +59,33 @@ def is_outage(error: BaseException | None, *, was_writable: bool = True) -> bool
     return is_trouble(error)
 
 
+def describe_free(path: Path) -> str:
+    """Return how much is free where a file lies or would lie, for a message; empty where nobody tells."""
+    try:
+        state = os.statvfs(next(place for place in (path, *path.parents) if place.exists()))
+    except (OSError, StopIteration):
+        return ""
+    return f"{state.f_bavail * state.f_frsize / 1e6:.1f} MB are free" if state.f_blocks else ""
+
+
+def _describe_room(path: Path, needed_bytes: int | None) -> str:
+    """Return which volume a path is on, what is needed and what is free there; empty if nothing is known."""
+    needed = "" if needed_bytes is None else f"{needed_bytes / 1e6:.1f} MB at least are needed"
+    figures = ", ".join(figure for figure in (needed, describe_free(path)) if figure)
+    try:
+        mount = next((place for place in (path, *path.parents) if place.is_mount()), None)
+    except OSError:  # a volume that is in more trouble than being full
+        return ""
+    return f" on the volume at {mount}{f' ({figures})' if figures else ''}" if mount else ""
+
+
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path, *, needed_bytes: int | None = None) -> Iterator[None]:
     """Turn an OSError that is raised while ``path`` is written into an error that names it.
+
+    Args:
+        path: A file or a folder.
+        needed_bytes: What is written there at least, for the words about a full disk; None: not known.
 
     Raises:
         InputError: the place cannot be written at all (rights, read-only, a file where a folder should be).
@@ -74,7 +98,8 @@ def disk_errors(path: Path) -> Iterator[None]:
         if error.errno in _FULL:
             raise TrainerError(
                 f"{path}: cannot be written, the disk is full ({reason})",
-                hint="free space or choose another folder, then start again: finished files are kept",
+                hint=f"free space{_describe_room(path, needed_bytes)} or choose another folder, then start again: "
+                "finished files are kept",
             ) from error
         if error.errno == errno.ELOOP:
             raise InputError(
@@ -113,13 +138,17 @@ def storage_errors(has_trained: Callable[[], bool]) -> Iterator[None]:
 
 
 @contextmanager
-def replaced_atomically(path: Path) -> Iterator[Path]:
+def replaced_atomically(path: Path, *, needed_bytes: int | None = None) -> Iterator[Path]:
     """Yield a temporary path in the same folder; sync what was written there and rename it, or delete it on failure.
+
+    Args:
+        path: The file.
+        needed_bytes: As ``disk_errors`` takes it.
 
     Raises:
         InputError, TrainerError: as ``disk_errors``.
     """
-    with disk_errors(path):
+    with disk_errors(path, needed_bytes=needed_bytes):
         # In the same folder, since a rename across file systems is a copy.
         partial = create_partial(path)
         try:
@@ -218,7 +247,7 @@ def remove_partial_files(folder: Path) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file through ``replaced_atomically``; raises as that does."""
-    with replaced_atomically(path) as partial:
+    with replaced_atomically(path, needed_bytes=len(content)) as partial:
         partial.write_bytes(content)
 
 
