@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from collections import namedtuple
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args, get_type_hints
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -70,19 +73,43 @@ def test_ranks_whose_processors_lack_what_the_others_have_are_named(monkeypatch:
     flags = threading.local()
     monkeypatch.setattr(preflight, "processor_flags", lambda: flags.own)
 
-    def look(world: ThreadedWorld, slow: set[int], precision: str) -> list[str]:
+    def look(world: ThreadedWorld, slow: set[int], precision: str) -> list[preflight.Finding]:
         flags.own = frozenset({"avx2"} if world.rank in slow else {"avx2", "amx_bf16"})
         return list(preflight.look_at_hosts(world, precision).findings(0))
 
     for slow, precision, named in (({1, 2}, "bf16", "ranks 1, 2 lack"), ({0, 1, 2}, "bf16", None), ({1}, "fp32", None)):
         found = run_threads(3, partial(look, slow=slow, precision=precision))
-        assert all((named is None and not lines) or (named is not None and named in lines[0]) for lines in found)
+        assert all((named is None and not lines) or (named is not None and named in lines[0].text) for lines in found)
 
 
 def test_memory_that_a_checkpoint_s_copy_needs_is_named() -> None:
     hosts = preflight.Hosts([64e9, 64e9], [3e9, 40e9], [], "fp32")
     assert list(hosts.findings(3 * 10**9)) == []
-    assert "rank 0 has 3.0 GB of memory left, and copies 4.0 GB" in next(hosts.findings(4 * 10**9))
+    assert "rank 0 has 3.0 GB of memory left, and copies 4.0 GB" in next(hosts.findings(4 * 10**9)).text
+
+
+def test_every_finding_has_a_name_that_is_documented() -> None:
+    hosts = preflight.Hosts([64e9, 64e9], [3e9, 40e9], [1], "bf16")
+    assert [finding.name for finding in hosts.findings(4 * 10**9)] == ["SlowProcessors", "LittleMemory"]
+    page = (Path(__file__).parents[2] / "docs/concepts/cluster.md").read_text()
+    names = get_args(get_type_hints(preflight.Finding)["name"])
+    assert re.findall(r"^\| `([A-Z]\w+)` \| the run goes on \|", page, re.MULTILINE) == sorted(names)
+
+
+def test_findings_stand_in_the_event_by_name_and_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told: dict[str, object] = {}
+    writer = MagicMock()
+    writer.on_rank_0.return_value = None
+    writer.event.side_effect = lambda event, **fields: told.update(fields)
+    hosts = preflight.Hosts([64e9], [3e9], [], "fp32")
+    monkeypatch.setattr(preflight, "checkpoint_bytes", lambda learner: 4 * 10**9)
+    monkeypatch.setattr(preflight, "look_at_hosts", lambda world, precision: hosts)
+    monkeypatch.setattr(preflight, "measure", lambda world, device: preflight.Preflight(1e-3, 1e9, 60.0))
+    data = MagicMock(training={}, evaluation={})
+    preflight.check_before_training(data, MagicMock(), torch.device("cpu"), Alone(), writer)
+    assert told["findings"] == "LittleMemory,ClockSkew"
+    assert "rank 0 has 3.0 GB of memory left" in str(told["message"])
+    assert "; the clocks of these hosts differ" in str(told["message"])
 
 
 class Folder:

@@ -217,6 +217,7 @@ def _preflight_report(records: list[Record]) -> dict[str, Any] | None:
         "outputFreeGigabytes": "output_free_gb",
         "memoryGigabytes": "memory_gb",
         "memoryAvailableGigabytes": "memory_available_gb",
+        "findingNames": "findings",
         "findings": "message",
     }
     return {name: found.get(key) for name, key in names.items()}

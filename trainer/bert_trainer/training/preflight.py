@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -34,6 +35,15 @@ CLOCK_SKEW_S = 5.0
 """More is worth a word: whoever compares logs of two nodes would be misled."""
 _ROUNDS = 5
 _ABSENT = -1.0
+
+
+class Finding(NamedTuple):
+    """What would be slow, or fail late; the run goes on."""
+
+    name: Literal["ClockSkew", "LittleMemory", "SlowProcessors"]
+    """For programs; docs/concepts/cluster.md lists them."""
+    text: str
+    """For people, with what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,7 @@ def check_before_training(
     network = measure(world, device)
     findings = [*hosts.findings(checkpoint_bytes(learner))]
     if network is not None and network.clock_skew_s > CLOCK_SKEW_S:
-        findings.append("the clocks of these hosts differ: set up time servers")
+        findings.append(Finding("ClockSkew", "the clocks of these hosts differ: set up time servers"))
     writer.event(
         "preflight",
         latency_us=None if network is None else network.latency_s * 1e6,
@@ -74,7 +84,8 @@ def check_before_training(
         output_free_gb=None if free is None else free / 1e9,
         memory_gb=min(hosts.memory_bytes) / 1e9,
         memory_available_gb=min(hosts.available_bytes) / 1e9,
-        message="; ".join(findings) or None,
+        findings=",".join(finding.name for finding in findings) or None,
+        message="; ".join(finding.text for finding in findings) or None,
     )
 
 
@@ -90,19 +101,21 @@ class Hosts:
     """Those whose processor lacks the instructions that make the run's precision fast."""
     precision: str | None
 
-    def findings(self, checkpoint: int) -> Iterator[str]:
-        """Yield sentences about what would be slow, or fail late. checkpoint: bytes of one."""
+    def findings(self, checkpoint: int) -> Iterator[Finding]:
+        """Yield what would be slow, or fail late. checkpoint: bytes of one."""
         if 0 < len(self.slow_ranks) < len(self.memory_bytes):
             ranks = ", ".join(map(str, self.slow_ranks))
-            yield (
+            yield Finding(
+                "SlowProcessors",
                 f"the processors of ranks {ranks} lack instructions for {self.precision} that the others have: all "
-                "wait for them; choose nodes alike with spec.scheduling.nodeSelector"
+                "wait for them; choose nodes alike with spec.scheduling.nodeSelector",
             )
         # It is copied before it is written in the background, on rank 0 alone.
         if self.available_bytes[0] < checkpoint:
-            yield (
+            yield Finding(
+                "LittleMemory",
                 f"rank 0 has {self.available_bytes[0] / 1e9:.1f} GB of memory left, and copies {checkpoint / 1e9:.1f} "
-                "GB for each checkpoint: raise resources.memory"
+                "GB for each checkpoint: raise resources.memory",
             )
 
 
