@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -10,10 +11,14 @@ from unittest.mock import MagicMock
 import campaign
 import object_faults
 import pytest
+import volume_faults
 from bench import Bench
 from campaign import LAST_STEP, PAST_IT, TOTAL_STEPS, Plan, Story, has_room, partial_files, plan_moments, run_fault
 from catalog import FAULTS
 from fault import Fault, Scene
+
+from bert_trainer.errors import DataUnreadable
+from real_jobs import DATA_JOB
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -64,6 +69,23 @@ def test_ranks_take_few_steps_while_their_namespace_goes(monkeypatch: pytest.Mon
 def test_another_seed_is_another_moment() -> None:
     drawn = {tuple(plan.step for plan in plan_moments(FAULTS[0], seed, 3)) for seed in range(8)}
     assert len(drawn) > 1
+
+
+def test_a_job_that_has_to_fail_has_to_say_why_in_a_word_of_the_trainer_s() -> None:
+    asked = {fault.name: fault.reason for fault in FAULTS if fault.ends == "Failed"}
+    assert asked == {"a shard removed": DataUnreadable.__name__}
+
+
+def test_a_shard_that_only_an_evaluation_reads_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / DATA_JOB / "seq_len_32_max_pred_5"
+    folder.mkdir(parents=True)
+    for name in ("held_out_0000", "held_out_0001", "training_0000"):
+        (folder / f"{name}.hdf5").touch()
+    monkeypatch.setattr(volume_faults, "newest_ranks", lambda scene: ["a pod"])
+    monkeypatch.setattr(volume_faults, "signal_pod", lambda pod, number: True)
+    scene = MagicMock(volume=tmp_path, random=random.Random(1))
+    next(fault for fault in FAULTS if fault.name == "a shard removed").inject(scene)
+    assert sorted(path.stem for path in folder.iterdir()) == ["held_out_0000", "held_out_0001"]
 
 
 def test_names_of_faults_are_names_of_jobs() -> None:
