@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -365,6 +366,34 @@ def test_a_stopped_job_reports_how_to_resume(if_exists: str, words: str) -> None
     first, second = describe_outcome(job, stopped)
     assert first == "Stopped with a checkpoint at phase1, step 80."
     assert words in second
+
+
+HOSTILE = "a\x1b[2Jb\x9b2Jc\u202ed\u2066e\u200bf\ufeffg\x07"
+
+
+def test_nothing_that_a_program_says_controls_the_terminal(tmp_path: Path) -> None:
+    said = record(f"event=failed message={json.dumps(HOSTILE)}")
+    output, remarks = io.StringIO(), io.StringIO()
+    display = LineDisplay(output, remarks)
+    console, stream = terminal()
+    bars = BarDisplay(console)
+    for each in (display, bars):
+        each.show(HOSTILE, None)
+        each.show("", said)
+        each.note(HOSTILE)
+    bars.close()
+    (tmp_path / "report.json").write_text(json.dumps({"stages": [{"name": HOSTILE}], "export": HOSTILE}))
+    summary, page = terminal()
+    print_summary(summary, read_report(tmp_path), tmp_path)
+    outcome = replace(failed("ApplicationRetriesSpent", message=HOSTILE), last_lines=(HOSTILE,))
+    closing = describe_outcome(sample_job(), outcome)
+    tamed = "a?[2Jb?2Jc?d?e?f?g?"
+    assert output.getvalue() == f"{tamed}\n{tamed}\n"
+    assert remarks.getvalue() == f"{tamed}\n"
+    assert stream.getvalue().count(tamed) == 3
+    assert page.getvalue().count(tamed.replace("?", "\ufffd")) == 2
+    assert f"  | {tamed}" in closing
+    assert f"Failed: {tamed}".replace("?", "\ufffd") in closing
 
 
 def test_a_failed_job_shows_its_last_lines_and_the_next_step() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from bert_operator.foreign_text import tame
 from bert_operator.plugin.following import Stream
 from bert_operator.plugin.kubectl import Kubectl
-from bert_operator.plugin.terminal import tame
 from kubectl_stand_in import KubectlStandIn, items, refuses, says
 from seen_jobs import job, pod, running
 
@@ -246,6 +246,7 @@ def test_a_line_without_an_end_comes_in_pieces(kubectl: KubectlStandIn, monkeypa
     [
         ("\x1b[32mgreen\x1b[0m\tand\x1b[1;31mred", "\x1b[32mgreen\x1b[0m\tand\x1b[1;31mred"),
         ("a\x1b]52;c;aGk=\x07b\x1b[2Jc\x1b[1Ad", "a?]52;c;aGk=?b?[2Jc?[1Ad"),
+        ("gnp.\u202eexe\u200b\u2066\ufeff\x9b2J", "gnp.?exe????2J"),
         (" 10%\r 50%\r100%\r", "100%"),
     ],
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import TypeVar
 
 import pytest
 
@@ -23,6 +24,8 @@ from bert_operator.state.progress import parse_progress_line, starts_like_record
 from child_documents import CREATED_S, child_document, ended, pod_document
 from hostile_records import ATTEMPT, OURS, UID, draw_endings, draw_lines
 from sample_job import sample_job
+
+T = TypeVar("T")
 
 RECORDS = int(os.environ.get("BERT_TEST_RECORDS", "2000"))
 NOW_S = CREATED_S + 500
@@ -121,6 +124,38 @@ def test_no_termination_record_raises_or_changes_what_the_exit_code_says() -> No
         assert size(status) < LARGEST_STATUS
         for event in events_between(before, status):
             json.dumps(render_event(JobRef("demo", "demo"), UID, event, "now")).encode()
+
+
+UNSEEN = "".join(map(chr, (0x1B, 0x07, 0x9B, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A))))
+
+
+def test_nothing_that_is_not_drawn_gets_from_a_pod_into_status_or_events() -> None:
+    said = f"gnp.{UNSEEN}\ufeffexe"
+    failed = known(read_child(child_document(true={"Failed": "BackoffLimitExceeded"})))
+    created = known(read_child(child_document(true={"Created": "MPIJobCreated"})))
+    record = json.dumps({"reason": said, "message": f"{said}\n\tat line 3", "exitCode": 1})
+    launcher = pod_document("launcher", phase="Failed", state=ended(1, message=record))
+    puller = pod_document(phase="Pending", state={"waiting": {"reason": "ErrImagePull", "message": said}})
+    line = f"bert-trainer/1 event=evaluated stage=phase1 step=1 mlm_accuracy=0.5 message={json.dumps(said)}"
+    told = read_latest_records(f"{line} target_met=true {OURS}", UID, ATTEMPT, LatestRecords())
+    before = JobStatus(phase="Pending", attempt=1, run="training", completed_runs=("prepare",))
+    for child, document in ((failed, launcher), (created, puller)):
+        pods = [known(read_pod(document))]
+        seen = Observed(
+            status=before,
+            children=(observe_child(child, pods, {}, workers=2, now_s=NOW_S),),
+            results=told.results,
+        )
+        status = plan(JOB, seen, NOW_S).status
+        texts = [status.model_dump_json(), *(event.message for event in events_between(before, status))]
+        # In the status, in the Event about the target and in that about the pod.
+        assert sum("gnp.\ufffd" in text for text in texts) == 3
+        assert not {sign for text in texts for sign in text if sign in f"{UNSEEN}\ufeff"}
+
+
+def known(read: tuple[object, T] | None) -> T:
+    assert read is not None
+    return read[1]
 
 
 def test_a_job_that_failed_as_often_as_may_be_still_fits_into_etcd() -> None:

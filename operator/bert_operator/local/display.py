@@ -20,6 +20,7 @@ from rich.table import Column
 from rich.text import Text
 
 from bert_operator.api.schema.finetuning import MISMATCHED, TASK_METRICS
+from bert_operator.foreign_text import tame
 from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_duration
 
@@ -57,7 +58,7 @@ class Display(Protocol):
 
 
 class PlainDisplay:
-    """Passes lines through unchanged. A closed pipe does not end the job."""
+    """Passes lines through unchanged, for programs. A closed pipe does not end the job."""
 
     def __init__(self, output: TextIO | None = None, remarks: TextIO | None = None) -> None:
         """Write to the given streams; None: standard output and standard error."""
@@ -71,7 +72,7 @@ class PlainDisplay:
 
     def note(self, text: str) -> None:
         """Write the remark."""
-        self._remarks = _write(self._remarks, text)
+        self._remarks = _write(self._remarks, tame(text))
 
     def close(self) -> None:
         """Nothing to restore."""
@@ -95,15 +96,15 @@ class LineDisplay(PlainDisplay):
     def show(self, line: str, record: ProgressRecord | None) -> None:
         """Write what the line says, unless it is progress that comes too soon; the end of a stage never does."""
         if record is None:
-            super().show(line, None)
+            super().show(tame(line), None)
         elif record.event == "progress":
             now_s = self._clock()
             step, steps = record.count("step"), record.count("steps")
             if now_s >= self._due_at_s or (step is not None and step == steps):
                 self._due_at_s = now_s + SECONDS_PER_LINE
-                super().show(_render_progress(record), None)
+                super().show(tame(_render_progress(record)), None)
         elif (sentence := describe_record(record)) is not None:
-            super().show(sentence, None)
+            super().show(tame(sentence), None)
 
 
 class BarDisplay:
@@ -154,7 +155,7 @@ class BarDisplay:
         )
 
     def _print(self, text: str) -> None:
-        self._progress.console.print(Text(text), soft_wrap=True)
+        self._progress.console.print(Text(tame(text)), soft_wrap=True)
 
 
 class Terminal:

@@ -9,6 +9,7 @@ from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import Reason
 from bert_operator.api.schema.status import Failure, JobStatus
 from bert_operator.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_SUCCEEDED
+from bert_operator.foreign_text import tame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ def describe_outcome(job: BertPretrainJob, outcome: JobOutcome) -> list[str]:
     lines = []
     if outcome.last_lines and failures:
         lines.append(f"Last lines of attempt {outcome.status.attempt} ({outcome.status.run}):")
-        lines += [f"  | {line}" for line in outcome.last_lines]
+        lines += [f"  | {tame(line)}" for line in outcome.last_lines]
     message = next((item.message for item in outcome.status.conditions if item.type == "Failed"), "")
     lines.append(f"Failed: {message}")
     if _failed_by(outcome, Reason.INVALID_INPUT):

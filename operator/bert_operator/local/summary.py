@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.foreign_text import visible
 from bert_operator.timestamps import render_duration
 
 _MAX_REPORT_BYTES = 4_194_304
@@ -33,7 +34,16 @@ def read_report(folder: Path) -> Report | None:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return report if isinstance(report, dict) else None
+    return _visible(report) if isinstance(report, dict) else None
+
+
+def _visible(value: Any) -> Any:
+    """Return a value of JSON whose texts show all that they hold: whoever may write there writes the report."""
+    if isinstance(value, dict):
+        return {visible(key): _visible(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_visible(item) for item in value]
+    return visible(value) if isinstance(value, str) else value
 
 
 def print_summary(

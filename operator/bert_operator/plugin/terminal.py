@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ _CODES: Mapping[Colour, str] = {"red": "31", "green": "32", "yellow": "33", "blu
 _LEVELS = "▁▂▃▄▅▆▇█"
 _ASCII_LEVELS = "_.-=+*#@"
 Cell = str | tuple[str, Colour]
-_COLOUR = re.compile(r"(\033\[[0-9;]*m)")
-"""What sets colours alone (SGR)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +75,6 @@ def shorten(values: Sequence[float], width: int) -> list[float]:
 def printable(text: object) -> str:
     """Return text on one line in which nothing controls a terminal: programs and pods may say anything."""
     return "".join(sign if sign.isprintable() else " " for sign in str(text))
-
-
-def tame(line: str) -> str:
-    """Return a line of a log for a terminal: with its colours, and nothing else that controls one.
-
-    A program may print whatever it likes, such as sequences that rewrite earlier lines or set the clipboard. Of a
-    progress bar that goes back to the beginning of its line, the last state is shown.
-    """
-    kept = line.rstrip("\r").rpartition("\r")[2]
-    return "".join(
-        part
-        if _COLOUR.fullmatch(part)
-        else "".join(sign if sign.isprintable() or sign == "\t" else "?" for sign in part)
-        for part in _COLOUR.split(kept)
-    )
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Cell]], ink: Ink = PLAIN) -> list[str]:

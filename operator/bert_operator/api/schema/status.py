@@ -7,12 +7,13 @@ Older and newer releases read it too. New fields are free; whatever an older rel
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+
+from bert_operator.foreign_text import visible
 
 Phase = Literal["Invalid", "Pending", "Queued", "Running", "Stopping", "Stopped", "Succeeded", "Failed"]
 TERMINAL_PHASES: frozenset[Phase] = frozenset({"Succeeded", "Failed"})
@@ -49,9 +50,6 @@ OLDEST_OPERATOR = "0.2.0"
 """Oldest release that can continue a job whose status this release has written, and would report it alike. Raise it
 with every change that an older release would misread, undo or report otherwise."""
 
-# Control characters except tab and line feed, and surrogates, which cannot be written as UTF-8.
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-
 
 def _fit(limit: int) -> Callable[[Any], Any]:
     """Return a validator that cuts and cleans text: what pods and programs print is quoted in the status.
@@ -60,9 +58,7 @@ def _fit(limit: int) -> Callable[[Any], Any]:
     """
 
     def fit(text: Any) -> Any:
-        if not isinstance(text, str) or len(text) <= limit and text.isprintable():
-            return text
-        return _UNPRINTABLE.sub("\ufffd", text[:limit])
+        return visible(text[:limit]) if isinstance(text, str) else text
 
     return fit
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from bert_operator.errors import EXIT_SUCCEEDED
+from bert_operator.foreign_text import tame
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.following import Follower, Wanted
-from bert_operator.plugin.terminal import tame
 
 
 def add_logs_options(parser: argparse.ArgumentParser) -> None:
