@@ -57,6 +57,16 @@ def test_tensorboard_gets_the_scalars(tmp_path: Path) -> None:
     assert (scalar.step, scalar.value) == (20, 6.25)
 
 
+def test_nobody_can_guess_the_name_of_tensorboard_s_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What others see of a process, and the count of its files.
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
+    for _ in range(2):
+        MetricsWriter(tmp_path, logging_settings(), Reporter("uid-1", 1, None)).close()
+    names = [path.name for path in (tmp_path / "tensorboard").iterdir()]
+    assert all("tfevents" in name and re.search(r"\.[0-9a-f]{16}$", name) for name in names), names
+    assert len({name.rpartition(".")[2] for name in names}) == 2
+
+
 def test_prometheus_serves_the_newest_values(tmp_path: Path) -> None:
     config = logging_settings(tensorboard=False, prometheus_port=0)
     writer = MetricsWriter(tmp_path, config, Reporter("uid-1", 1, None))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_operator.errors import EXIT_BAD_INPUT, InputError, LaunchError, OperatorError
+from bert_operator.files import open_no_link, replace_text
 
 POLL_S = 0.1
 _START_S = 120.0
@@ -98,11 +99,11 @@ class JobFolder:
         with self._open_lock(create=True) as lock:
             if not _try_lock(lock, wait_s=_START_S):
                 raise OperatorError(f"{self.path}: the process of the last run does not end", hint="delete the job")
-            _write_json(self.path / _MANIFEST, manifest)
-            _write_json(self.path / _JOB, _resuming(manifest) if goes_on else manifest)
+            replace_text(self.path / _MANIFEST, _as_json(manifest))
+            replace_text(self.path / _JOB, _as_json(_resuming(manifest) if goes_on else manifest))
             (self.path / _STATUS).unlink(missing_ok=True)
             words = ["local", str(self.path / _JOB), "--plain", "--stop-at-eof", *options]
-            with (self.path / _LOG).open("ab" if goes_on else "wb") as log:
+            with open_no_link(self.path / _LOG, "ab" if goes_on else "wb") as log:
                 begin = log.tell()
                 process = subprocess.Popen(
                     [program, *words, "--status", str(self.path / _STATUS)],
@@ -117,7 +118,7 @@ class JobFolder:
                 )
             _STARTED.append(process)
             run = {"cwd": cwd, "options": list(options), "pid": process.pid, "suspend": False}
-            _write_json(self.path / _RUN, run)
+            replace_text(self.path / _RUN, _as_json(run))
         self._await_start(process, begin, goes_on=goes_on)
 
     def _await_start(self, process: subprocess.Popen[bytes], begin: int, *, goes_on: bool) -> None:
@@ -151,7 +152,7 @@ class JobFolder:
 
     def mark(self, *, suspend: bool) -> None:
         """Keep whether the job is asked to be stopped."""
-        _write_json(self.path / _RUN, {**self.run, "suspend": suspend})
+        replace_text(self.path / _RUN, _as_json({**self.run, "suspend": suspend}))
 
     def remove(self) -> None:
         """Delete the folder of a job that does not run."""
@@ -174,7 +175,7 @@ class JobFolder:
 
     @contextlib.contextmanager
     def _open_lock(self, *, create: bool = False) -> Iterator[Any]:
-        with (self.path / _LOCK).open("a" if create else "r") as file:
+        with open_no_link(self.path / _LOCK, "a" if create else "r") as file:
             yield file
 
 
@@ -237,7 +238,5 @@ def _read_json(path: Path) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    beside = path.with_name(f"{path.name}.new")
-    beside.write_text(json.dumps(content, indent=2), encoding="utf-8")
-    os.replace(beside, path)
+def _as_json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2)

@@ -6,7 +6,6 @@ Other processes read it while the job runs, so it is replaced as a whole.
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.status import JobStatus
 from bert_operator.errors import LaunchError
+from bert_operator.files import replace_text
 from bert_operator.names import OUTPUT_ANNOTATION
 from bert_operator.timestamps import render_time
 
@@ -40,10 +40,8 @@ class StatusFile:
             LaunchError: It cannot be written for the first time.
         """
         text = json.dumps({"metadata": self._metadata, "status": status.model_dump(mode="json", by_alias=True)})
-        beside = self._path.with_name(f"{self._path.name}.new")
         try:
-            beside.write_text(text, encoding="utf-8")
-            os.replace(beside, self._path)
+            replace_text(self._path, text)
             self._was_written = True
         except OSError as error:
             if self._was_written:

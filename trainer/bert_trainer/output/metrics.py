@@ -33,7 +33,7 @@ from bert_trainer.output.gauges import (
     RUN_GAUGES,
 )
 from bert_trainer.output.progress import Reporter, Value
-from bert_trainer.system.atomic_files import disk_errors, open_no_link
+from bert_trainer.system.atomic_files import disk_errors, open_no_link, unguessable
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -69,7 +69,8 @@ class MetricsWriter:
             # 0.3 s of a core, which every rank would pay at the top of the module.
             from torch.utils.tensorboard import SummaryWriter
 
-            self._tensorboard = SummaryWriter(str(self.folder / "tensorboard"))
+            # The rest of the name is a time, a host and a process, which others can guess, and links are followed.
+            self._tensorboard = SummaryWriter(str(self.folder / "tensorboard"), filename_suffix=f".{unguessable()}")
         if self.config.prometheus_port is not None:
             # A registry of its own: the global one adds figures of Python, and refuses the same name in a second run.
             registry = CollectorRegistry()

@@ -1,0 +1,29 @@
+"""Files in folders where others may write too, such as a shared volume: no link of theirs is written through."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import IO, Any
+
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows, where the client of a cluster can be imported, has neither
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file as a whole: whoever reads it meanwhile sees what was there, or all of the new. Raises OSError."""
+    # A name that nobody can guess, made anew (O_EXCL): no link lies in wait under it. The mode is the umask's.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    try:
+        with partial.open("x", encoding="utf-8") as file:
+            file.write(text)
+        partial.replace(path)
+    # A full disk, or an interrupt: nobody else would know the file's name.
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def open_no_link(path: Path, mode: str) -> IO[Any]:
+    """Open a file as ``open`` does, unless it is a link: an OSError then."""
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags | _NO_LINK, 0o666))
