@@ -174,6 +174,23 @@ def test_the_job_that_builds_a_release_may_write_and_sign_nothing() -> None:
     assert not any("make " in command for command in commands), "what signs builds nothing"
 
 
+def test_each_image_s_provenance_is_of_the_digest_that_was_pushed() -> None:
+    steps = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())["jobs"]["publish"]["steps"]
+    (place, push) = next((place, step) for place, step in enumerate(steps) if step.get("id") == "images")
+    pushed = re.findall(r"for name in ([^;]+);", push["run"])[0].split()
+    assert re.search(r"skopeo copy .*\$registry/\$name:", push["run"])
+    assert 'echo "$name=$digest" >> "$GITHUB_OUTPUT"' in push["run"]
+    attested = [step["with"] for step in steps[place:] if "attest-build-provenance" in step.get("uses", "")]
+    found = {step["subject-name"].rpartition("/")[2]: step for step in attested}
+    assert sorted(found) == sorted(pushed)
+    for name, step in found.items():
+        assert step["subject-name"] == f"${{{{ steps.images.outputs.registry }}}}/{name}"
+        assert step["subject-digest"] == f"${{{{ steps.images.outputs.{name} }}}}"
+        assert step["push-to-registry"] is True
+    page = (ROOT / "docs/guides/verify.md").read_text()
+    assert re.search(rf"gh attestation verify oci://ghcr.io/OWNER/{pushed[0]}:", page)
+
+
 def test_sums_are_signed_in_the_format_that_the_page_asks_for() -> None:
     places = (ROOT / ".github/workflows/release.yaml", ROOT / "docs/guides/verify.md")
     signed, verified = (re.findall(r"cosign (?:sign|verify)-blob [^\n]*", path.read_text()) for path in places)
