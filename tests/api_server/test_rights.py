@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from operator_process import MANIFESTS, USER, OperatorProcess, install_operator
 Json = dict[str, Any]
 Right = tuple[str, str, str]
 
+ROOT = Path(__file__).parents[2]
 UNUSED_FOR_A_REASON: dict[Right, str] = {
     ("bert-operator.dev", "bertpretrainjobs/finalizers", "update"): (
         "asked for by OwnerReferencesPermissionEnforcement, where it is switched on, when a child is created"
@@ -27,11 +28,23 @@ UNUSED_FOR_A_REASON: dict[Right, str] = {
         for verb in ("get", "list")
     },
 }
+WITHOUT_A_COMMAND: dict[Right, str] = {
+    (
+        "bert-operator.dev",
+        "bertpretrainjobs",
+        "update",
+    ): "kubectl replace, and dashboards that edit; no more than patch",
+    ("bert-operator.dev", "bertpretrainjobs", "deletecollection"): "clients that delete by label; no more than delete",
+}
+"""What Kubernetes' own ``edit`` gives of every kind, so that nobody wonders why a job lacks it."""
+BPJ, MPI_JOBS = "bert-operator.dev/v1alpha1/bertpretrainjobs", "kubeflow.org/v2beta1/mpijobs"
+LEASE, LEASES = "bert-operator", "coordination.k8s.io/v1/leases"
 POLICIES = "networking.k8s.io/v1/networkpolicies"
-ADMIN = "bert-operator-admin"
+ADMIN, SUBMITS = "bert-operator-admin", "bert-operator-edit"
 NODES: Right = ("", "nodes", "get")
-PEOPLE = {name: f"system:serviceaccount:people:{name}" for name in ("manager", "runner")}
-"""Who looks after all jobs, and who runs the operator. Accounts with tokens: audit rules do not match impersonation."""
+PEOPLE = {name: f"system:serviceaccount:people:{name}" for name in ("manager", "runner", "viewer", "editor")}
+"""Who looks after all jobs, who runs the operator, who sees jobs, who submits them. Accounts with tokens: audit rules
+do not match impersonation."""
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +161,8 @@ def test_in_one_namespace_the_same_rights_are_enough_and_nothing_else_is_looked_
     assert unused == {*UNUSED_FOR_A_REASON, NODES}, "a binding in a namespace cannot grant it"
 
 
-def as_person(control_plane: ControlPlane, name: str, role: Json, namespace: str) -> Api:
-    """Return a client of somebody who has a role, in one namespace or in all."""
+def as_person(control_plane: ControlPlane, name: str, role: Json, namespace: str, *, sees: str = "v1/pods") -> Api:
+    """Return a client of somebody who has a role, in one namespace or in all. sees: a kind that the role lets them."""
     api, group = control_plane.api, "rbac.authorization.k8s.io"
     account = {"kind": "ServiceAccount", "name": name, "namespace": "people"}
     if api.get("v1/namespaces", "people").status == 404:
@@ -162,10 +175,10 @@ def as_person(control_plane: ControlPlane, name: str, role: Json, namespace: str
         "roleRef": {"apiGroup": group, "kind": role["kind"], "name": role["metadata"]["name"]},
         "subjects": [account],
     }
-    api.server_side_apply(role, namespace).expect(200, 201)
+    api.server_side_apply(role, "" if role["kind"] == "ClusterRole" else namespace).expect(200, 201)
     api.create(binding, namespace).expect()
     person = control_plane.api_as(control_plane.service_account_token("people", name))
-    wait_until(lambda: person.get("v1/pods", "", namespace or "default").status == 200, 20, f"the rights of {name}")
+    wait_until(lambda: person.get(sees, "", namespace or "default").status == 200, 20, f"the rights of {name}")
     return person
 
 
@@ -180,7 +193,7 @@ def look_at(person: Api, resource: str, namespace: str, *, follow: bool = True) 
 def test_who_looks_after_all_jobs_has_the_rights_for_that_and_no_others(audited: ControlPlane) -> None:
     roles = load_documents(MANIFESTS / "base/user-roles.yaml")
     (role,) = [item for item in roles if (item["kind"], item["metadata"]["name"]) == ("ClusterRole", ADMIN)]
-    jobs, children = "bert-operator.dev/v1alpha1/bertpretrainjobs", ("batch/v1/jobs", "kubeflow.org/v2beta1/mpijobs")
+    jobs, children = BPJ, ("batch/v1/jobs", MPI_JOBS)
     place = new_namespace(audited.api, "looked-after")
     Jobs(audited.api, place).create("demo")
     person = as_person(audited, "manager", role, "")
@@ -223,6 +236,66 @@ def test_who_runs_the_operator_has_the_rights_for_that_and_no_others(audited: Co
     entries = requests_on_objects(audited, since, PEOPLE["runner"])
     assert forbidden(entries) == set()
     assert rights_of(role) == {right_of(entry) for entry in entries}
+
+
+def user_role(name: str) -> Json:
+    (role,) = [item for item in load_documents(MANIFESTS / "base/user-roles.yaml") if item["metadata"]["name"] == name]
+    return role
+
+
+def in_the_guides(command: str) -> bool:
+    pages = [*(ROOT / "docs/guides").glob("*.md"), *(ROOT / "docs/tutorials").glob("*.md"), ROOT / "README.md"]
+    return any(command in page.read_text() for page in pages)
+
+
+def test_who_sees_jobs_and_who_submits_them_have_the_rights_that_the_guides_commands_use(audited: ControlPlane) -> None:
+    place, view, edit = new_namespace(audited.api, "submitted"), user_role("bert-operator-view"), user_role(SUBMITS)
+    viewer = as_person(audited, "viewer", view, place, sees=BPJ)
+    # Whoever may submit may look: Kubernetes' own edit holds all of view.
+    both = {**edit, "metadata": {"name": "submits"}, "rules": [*view["rules"], *edit["rules"]]}
+    editor = as_person(audited, "editor", both, place, sees=BPJ)
+    since = len(audited.audit_log())
+    sees: dict[str, Callable[[], object]] = {
+        "kubectl get bpj": lambda: look_at(viewer, BPJ, place),
+        # Its children, as they come and go.
+        "kubectl bert tree": lambda: look_at(viewer, MPI_JOBS, place),
+    }
+    submits: dict[str, Callable[[], object]] = {
+        "kubectl bert submit": lambda: editor.create(job_document("demo"), place).expect(),
+        "kubectl bert suspend": lambda: editor.patch(
+            BPJ, "demo", {"spec": {"runPolicy": {"suspend": True}}}, place
+        ).expect(),
+        "kubectl delete -k deploy/kustomize/jobs/": lambda: editor.delete(BPJ, "demo", place).expect(),
+    }
+    for command, request in {**sees, **submits}.items():
+        assert in_the_guides(command), command
+        request()
+    seen, submitted = (requests_on_objects(audited, since, PEOPLE[name]) for name in ("viewer", "editor"))
+    assert forbidden([*seen, *submitted]) == set()
+    assert rights_of(view) == {right_of(entry) for entry in seen}
+    assert rights_of(edit) == {right_of(entry) for entry in submitted} | WITHOUT_A_COMMAND.keys()
+    assert {entry["verb"] for entry in submitted} & {verb for *_, verb in WITHOUT_A_COMMAND} == set()
+    assert viewer.create(job_document("mine"), place).status == 403
+    assert editor.patch(BPJ, "demo", {"status": {}}, place, subresource="status").status == 403
+
+
+def test_an_operator_uses_all_of_the_lease_s_role_and_no_other_lease(audited: ControlPlane, tmp_path: Path) -> None:
+    (role,) = [item for item in load_documents(MANIFESTS / "base/rbac.yaml") if item["kind"] == "Role"]
+    config, account = audited.kubeconfig(install_operator(audited)), role["metadata"]["namespace"]
+    audited.api.delete(LEASES, LEASE, account).expect(200, 404)
+    since = len(audited.audit_log())
+
+    def asked() -> list[Json]:
+        entries = requests_on_objects(audited, since)
+        return [entry for entry in entries if entry["objectRef"]["resource"] == "leases"]
+
+    with OperatorProcess(tmp_path, config, environment={"POD_NAMESPACE": account}, lease=LEASE):
+        wait_until(lambda: "patch" in {entry["verb"] for entry in asked()}, 60, "the Lease to be renewed")
+    entries = asked()
+    assert forbidden(entries) == set()
+    assert rights_of(role) == {right_of(entry) for entry in entries}
+    # A Lease that is made has its name in the object alone.
+    assert {entry["objectRef"].get("name", LEASE) for entry in entries} == {LEASE}
 
 
 def test_what_is_shipped_for_namespaces_binds_the_same_role() -> None:
