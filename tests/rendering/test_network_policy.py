@@ -96,6 +96,33 @@ def test_the_proxy_of_a_profile_is_reached_at_its_port(proxy: Document, ports: l
         assert {"namespaceSelector": {}} in rule["to"]
 
 
+ANY_POD: Document = {"namespaceSelector": {}}
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "peers"),
+    [
+        ("http://10.1.2.3:3128", 3128, [{"ipBlock": {"cidr": "10.1.2.3/32"}}, ANY_POD]),
+        ("http://[2001:DB8::7]:3128", 3128, [{"ipBlock": {"cidr": "2001:db8::7/128"}}, ANY_POD]),
+        # Where clouds hand out a node's credentials.
+        ("169.254.169.254:80", 80, [ANY_POD]),
+        *(
+            (
+                f"http://squid.proxies.svc{end}:3128",
+                3128,
+                [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "proxies"}}}],
+            )
+            for end in ("", ".cluster.local")
+        ),
+    ],
+)
+def test_a_proxy_by_its_address_or_service_is_reached_there_alone(
+    address: str, port: int, peers: list[Document]
+) -> None:
+    rules = policy(proxy={"http": address, "https": address}, proxies=[address])["spec"]["egress"][2:]
+    assert rules == [{"to": peers, "ports": [{"protocol": "TCP", "port": port}]}]
+
+
 def is_reached(address: str, rule: Document) -> bool:
     """Return whether a rule lets through what goes to an address outside of the cluster."""
     blocks = [peer["ipBlock"] for peer in rule["to"] if "ipBlock" in peer]

@@ -7,7 +7,9 @@ no other takes away, so whoever may write policies in the namespace can allow a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,11 +21,14 @@ Document = dict[str, Any]
 
 _DNS_PORT = 53
 _USUAL_PORTS = {"http": 80, "https": 443}
+_SERVICE = re.compile(r"[a-z0-9-]+\.([a-z0-9-]+)\.svc(\..+)?")
+"""Name of a Service, with its namespace."""
+_ANY_POD: Document = {"namespaceSelector": {}}
 _ANYWHERE: list[Document] = [
     # Not the node itself, where clouds hand out its credentials (RFC 3927 and 4291: link-local).
     {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
     {"ipBlock": {"cidr": "::/0", "except": ["fe80::/10"]}},
-    {"namespaceSelector": {}},  # ranges are addresses outside of the cluster, with some plugins
+    _ANY_POD,  # ranges are addresses outside of the cluster, with some plugins
 ]
 
 
@@ -67,7 +72,10 @@ def render_network_policy(
                 {"to": [own]},
                 # Anywhere: where names are answered differs between clusters (a Service, an address of the node).
                 {"ports": [_port(_DNS_PORT, "UDP"), _port(_DNS_PORT)]},
-                *({"to": _ANYWHERE, "ports": [_port(port)]} for port in sorted(set(_proxy_ports(spec.proxy, proxies)))),
+                *(
+                    {"to": _peers(host), "ports": [_port(port)]}
+                    for port, host in sorted(set(_proxy_places(spec.proxy, proxies)))
+                ),
                 *egress,
             ],
         },
@@ -78,14 +86,36 @@ def _port(port: int, protocol: str = "TCP") -> Document:
     return {"protocol": protocol, "port": port}
 
 
-def _proxy_ports(proxy: ProxySpec, proxies: Collection[str]) -> Iterator[int]:
-    """Yield the ports of a job's proxies that are among those: a policy knows no host names."""
+def _proxy_places(proxy: ProxySpec, proxies: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Yield port and host of a job's proxies that are among those. Empty: a host that a policy cannot name."""
     for address in (proxy.http, proxy.https):
         if address is None or address not in proxies:
             continue
         try:
             parts = urlsplit(address if "//" in address else f"//{address}")
             port = parts.port
+            host = parts.hostname or ""
         except ValueError:  # as somebody has mistyped it; programs will say so
             continue
-        yield port or _USUAL_PORTS.get(parts.scheme, 80)
+        yield port or _USUAL_PORTS.get(parts.scheme, 80), host if _is_address(host) or _SERVICE.fullmatch(host) else ""
+
+
+def _peers(host: str) -> list[Document]:
+    """Return whom a proxy's port is open to. A policy knows addresses and pods, no names outside of the cluster."""
+    if service := _SERVICE.fullmatch(host):
+        return [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": service[1]}}}]
+    if not host:
+        return _ANYWHERE
+    address = ip_address(host)
+    block = {"ipBlock": {"cidr": f"{address}/{address.max_prefixlen}"}}
+    # Pods as well: the address may be a Service's, and what is behind it is looked at.
+    return [_ANY_POD] if address.is_link_local else [block, _ANY_POD]
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    # With a zone (fe80::1%eth0) it is no range.
+    return "%" not in host
