@@ -187,6 +187,45 @@ def test_nothing_is_lost_when_the_api_server_restarts_under_load(
         assert SURPRISE not in operator.log()
 
 
+AWAY_S = 60.0
+"""Longer than every pause between two tries (work_queue, watches)."""
+
+
+def test_jobs_that_run_while_the_api_server_is_away_for_a_minute_are_as_they_were(
+    control_plane: ControlPlane, api: Api, namespace: str, jobs: Jobs, tmp_path: Path
+) -> None:
+    config = control_plane.kubeconfig(install_operator(control_plane))
+    names = [f"job-{number}" for number in range(6)]
+    with (
+        OperatorProcess(tmp_path, config, namespaces=[namespace]) as operator,
+        FakeKubelet(api, namespace, {1: None}),
+    ):
+        in_parallel(lambda name: jobs.create(name, workers=1 + int(name[-1]) % 2), names)
+        before = wait_all(jobs, names, "Running")
+        control_plane.api_server.kill()
+        back_s = time.monotonic() + AWAY_S
+        try:
+            # Not to be restarted by kubelet: it would forget what it knows, for nothing.
+            while time.monotonic() < back_s:
+                assert operator.page("/healthz")[0] == 200
+                threading.Event().wait(1.0)
+        finally:
+            control_plane.api_server.start()
+        began_s = time.monotonic()
+        jobs.create("new")
+        wait_until(lambda: jobs.children("new"), 90, "the child of a new job")
+        print(f"API server away for {AWAY_S:.0f} s: a new child {time.monotonic() - began_s:.1f} s after its return")
+        operator.wait_resyncs(2)
+        after = {name: jobs.status(name) for name in names}
+        assert [name for name in names if after[name]["child"] != before[name]["child"]] == []
+        assert {(status["phase"], status["attempt"]) for status in after.values()} == {("Running", 1)}
+        assert not any(status["failures"] for status in after.values())
+        # Their pauses between two tries have grown to a minute by now, which this job and later tests would wait for.
+        control_plane.restart_controllers()
+        jobs.wait_phase("new", "Running")
+        assert SURPRISE not in operator.log()
+
+
 def test_watches_that_are_cut_again_and_again_lose_nothing(
     proxied: OperatorProcess, proxy: FlakyProxy, api: Api, namespace: str, jobs: Jobs
 ) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from bert_operator.api.crd import render_crd
-from cluster_api import Api, wait_until
+from cluster_api import Api, in_parallel, wait_until
 from cluster_jobs import CLAIM, NO_SCHEDULER, Jobs, condition
 from control_plane import ControlPlane, load_documents, namespace_of
 from kubelet import FakeKubelet
-from operator_process import MANIFESTS, OperatorProcess, install_operator
+from operator_process import JOBS, MANIFESTS, OperatorProcess, install_operator
 
 Json = dict[str, Any]
 MINUTE_S = 55.0
@@ -159,6 +159,36 @@ def test_pods_for_which_no_node_is_large_enough(api: Api, namespace: str, jobs: 
     clock = wait_blocked(jobs, "bert", "Unschedulable", "bert-a1-training-", "spec.scheduling")
     with FakeKubelet(api, namespace):
         wait_cleared(jobs, "bert", clock)
+
+
+def test_two_hundred_jobs_that_no_node_can_take_hold_up_nobody(
+    operator: OperatorProcess, api: Api, namespace: str, jobs: Jobs
+) -> None:
+    names = [f"wide-{number:03}" for number in range(200)]
+    clock = Clock("200 unschedulable jobs")
+    in_parallel(lambda name: jobs.create(name, scheduling={}), names)
+
+    def waiting() -> list[str]:
+        found = {item["metadata"]["name"]: item.get("status") or {} for item in api.list(JOBS, namespace)}
+        return [name for name in names if found[name].get("reason") != "Unschedulable"]
+
+    wait_until(lambda: not waiting(), 120, lambda: f"Unschedulable of {waiting()}")
+    clock.lap("reported")
+    # Its pod asks another scheduler, which this kubelet plays: a job that fits is not behind those that do not.
+    jobs.create("small")
+    child = wait_until(lambda: jobs.children("small"), 10, "the child of a job that fits")[0]
+    clock.lap("the child of another job")
+    assert jobs.children("wide-000") != []
+    # Each says its reason once. What time changes is no news: nothing is written while they wait.
+    versions = {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in api.list(JOBS, namespace)}
+    operator.wait_resyncs(2)
+    after = {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in api.list(JOBS, namespace)}
+    assert [name for name in names if after[name] != versions[name]] == []
+    with FakeKubelet(api, namespace):
+        for name in ("small", names[0], names[-1]):
+            jobs.wait_phase(name, "Succeeded", timeout_s=MINUTE_S)
+    clock.lap("Succeeded once there are nodes")
+    assert child["metadata"]["uid"] == jobs.status("small")["child"]["uid"]
 
 
 @pytest.mark.parametrize(("resource", "name"), [("Job", "bert-a1-training"), ("ConfigMap", "bert-frozen")])
