@@ -44,6 +44,15 @@ def test_of_a_whole_file_what_it_needs_is_told_as_well(volume: Path, monkeypatch
     assert "(3.2 MB at least are needed, 2.5 MB are free)" in str(told.value.hint)
 
 
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.EFBIG])
+def test_where_a_quota_or_the_size_of_a_file_is_the_bound_nothing_is_said_of_the_volume(
+    volume: Path, number: int
+) -> None:
+    with pytest.raises(TrainerError) as told, disk_errors(volume / "shard.hdf5", needed_bytes=3_200_000):
+        raise OSError(number, os.strerror(number))
+    assert str(told.value.hint).startswith("free space or choose another folder")
+
+
 def test_a_file_system_that_does_not_tell_is_not_guessed_about(volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=1, f_blocks=0))
     with pytest.raises(TrainerError) as told, disk_errors(volume / "ledger.jsonl"):

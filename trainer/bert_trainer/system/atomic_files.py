@@ -29,6 +29,7 @@ PARTIAL_SUFFIX = ".partial"
 _PARTIAL_NAME = re.compile(rf"\..+\.([0-9]+|[0-9a-f]{{16}}){re.escape(PARTIAL_SUFFIX)}")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_WORTH_A_WORD_BYTES = 100_000
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
 
 # Errors of a volume that is full, became read-only, was detached or cannot be reached: none is the job's fault.
@@ -70,7 +71,9 @@ def describe_free(path: Path) -> str:
 
 def _describe_room(path: Path, needed_bytes: int | None) -> str:
     """Return which volume a path is on, what is needed and what is free there; empty if nothing is known."""
-    needed = "" if needed_bytes is None else f"{needed_bytes / 1e6:.1f} MB at least are needed"
+    needed = ""
+    if needed_bytes is not None and needed_bytes >= _WORTH_A_WORD_BYTES:
+        needed = f"{needed_bytes / 1e6:.1f} MB at least are needed"
     figures = ", ".join(figure for figure in (needed, describe_free(path)) if figure)
     try:
         mount = next((place for place in (path, *path.parents) if place.is_mount()), None)
@@ -96,10 +99,11 @@ def disk_errors(path: Path, *, needed_bytes: int | None = None) -> Iterator[None
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno in _FULL:
+            # What a volume has free says nothing about a quota, nor about a limit on the size of a file.
+            room = _describe_room(path, needed_bytes) if error.errno == errno.ENOSPC else ""
             raise TrainerError(
                 f"{path}: cannot be written, the disk is full ({reason})",
-                hint=f"free space{_describe_room(path, needed_bytes)} or choose another folder, then start again: "
-                "finished files are kept",
+                hint=f"free space{room} or choose another folder, then start again: finished files are kept",
             ) from error
         if error.errno == errno.ELOOP:
             raise InputError(
