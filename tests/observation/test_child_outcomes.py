@@ -323,10 +323,13 @@ def test_a_lost_worker_s_own_cause_is_told() -> None:
     assert see(child, launches, evicted, now_s=CREATED_S + 500).reason == "Evicted"
 
 
+@pytest.mark.parametrize(("phase", "code"), [("Failed", 1), ("Succeeded", 0)])
 @pytest.mark.parametrize("off_s", [-3600, 0, 3600])
-def test_a_worker_was_lost_when_the_api_server_was_told_whatever_its_nodes_clock_says(off_s: float) -> None:
+def test_a_worker_was_lost_when_the_api_server_was_told_whatever_its_nodes_clock_says(
+    off_s: float, phase: str, code: int
+) -> None:
     child, launches = child_document(true=RUNS), pod_document("launcher")
-    worker = pod_document(phase="Failed", state=ended(1, after=90 + off_s))
+    worker = pod_document(phase=phase, state=ended(code, after=90 + off_s))
     worker["metadata"]["managedFields"] = [
         {"manager": "kube-controller-manager", "time": at(0)},
         {"manager": "kubelet", "subresource": "status", "time": at(91)},

@@ -369,7 +369,7 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         owner_uid=sys.intern(_owner_uid(metadata)),
         created_at_s=time_of(metadata.get("creationTimestamp")) or 0.0,
         sick_devices=_sick_devices(container),
-        described_at_s=_described_at(metadata) if status.get("phase") == "Failed" else None,
+        described_at_s=_described_at(metadata) if status.get("phase") in ("Failed", "Succeeded") else None,
         image=_image(body),
     )
 
