@@ -118,14 +118,14 @@ class Logs:
         self.done = asyncio.Event()
         self._enough = enough
 
-    async def get_log(self, path: str, **_: Any) -> str:
+    async def get_log(self, path: str, **_: Any) -> bytes:
         parts = path.split("/")
         self.read.append(
             JobRef(parts[parts.index("namespaces") + 1], parts[parts.index("pods") + 1].rpartition("-a1")[0])
         )
         if len(self.read) >= self._enough:
             self.done.set()
-        return ""
+        return b""
 
 
 def index_of(refs: list[JobRef]) -> Index:

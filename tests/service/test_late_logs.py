@@ -26,9 +26,9 @@ class LogsOnDemand:
     """Logs that come when the test has them come."""
 
     def __init__(self) -> None:
-        self.asked: list[asyncio.Future[str]] = []
+        self.asked: list[asyncio.Future[bytes]] = []
 
-    async def get_log(self, path: str, **_: str) -> str:
+    async def get_log(self, path: str, **_: str) -> bytes:
         answer = asyncio.get_running_loop().create_future()
         self.asked.append(answer)
         return await answer
@@ -70,7 +70,7 @@ class World:
 
     async def answer(self, number: int, text: str) -> None:
         """Have a log come, and be read."""
-        self.logs.asked[number].set_result(text)
+        self.logs.asked[number].set_result(text.encode())
         for _ in range(10):
             await asyncio.sleep(0)
 

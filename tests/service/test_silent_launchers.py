@@ -22,9 +22,9 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    async def get_log(self, path: str, **options: Any) -> str:
+    async def get_log(self, path: str, **options: Any) -> bytes:
         text = "\n".join(self.lines[-int(options["tailLines"]) :]) + "\n"
-        return text[: int(options["limitBytes"])]
+        return text.encode()[: int(options["limitBytes"])]
 
     def now_s(self) -> float:
         return 1_700_000_000.0

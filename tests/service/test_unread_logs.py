@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bert_operator.cluster import log_reader
 from bert_operator.cluster.client import ApiError
 from bert_operator.cluster.log_reader import LatestRecords, LogReader
 from bert_operator.names import JobRef
@@ -28,11 +29,11 @@ def read(answers: list[list[str] | ApiError], monkeypatch: pytest.MonkeyPatch) -
     """Return what is known after each reading, one a minute, and how often the job was queued."""
     now_s, queued, found = [0.0], [], []
 
-    async def get_log(path: str, **_: Any) -> str:
+    async def get_log(path: str, **_: Any) -> bytes:
         answer = answers[int(now_s[0] // 60)]
         if isinstance(answer, ApiError):
             raise answer
-        return "\n".join(answer) + "\n"
+        return ("\n".join(answer) + "\n").encode("latin-1")
 
     async def follow() -> None:
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s[0], raising=False)
@@ -112,6 +113,22 @@ def test_a_log_whose_last_lines_are_too_long_is_told_once_until_its_end_is_read(
 def test_a_log_that_is_cut_behind_its_news_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = read([[STEP.format(step), LONG] for step in range(6)], monkeypatch)
     assert [it.cut for it in found] == [None] * 6
+
+
+def test_a_long_line_that_comes_again_and_again_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = [[STEP.format(1), LONG]] * 3 + [[STEP.format(1)]]  # it has left the last lines for less than a minute
+    monkeypatch.setattr(log_reader, "UNREADABLE_S", 90.0)
+    found, queued = read([[STEP.format(1)], *again * 5], monkeypatch)
+    told = [it.cut for it in found]
+    assert told[:3] == [None, None, None]
+    assert told[3] is not None
+    assert len({*told[3:]}) == 1
+    assert queued == 2
+
+
+def test_a_log_of_bytes_that_are_no_text_is_not_longer_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = read([["\xfc" * 30_000]] * 4, monkeypatch)  # each becomes a sign of three bytes
+    assert [it.cut for it in found] == [None] * 4
 
 
 def test_a_log_that_is_cut_is_no_silence_and_not_another_pod_s(monkeypatch: pytest.MonkeyPatch) -> None:

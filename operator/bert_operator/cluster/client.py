@@ -180,14 +180,13 @@ class ApiClient:
             if not resume:
                 return
 
-    async def get_log(self, path: str, **query: str) -> str:
-        """Return a log as text. Raises ApiError."""
+    async def get_log(self, path: str, **query: str) -> bytes:
+        """Return a log; ``limitBytes`` cuts where it cuts, also inside a character. Raises ApiError."""
         request = _Request("GET", path, query=query, accept="text/plain, */*")
         answer, data = await self._exchange(request, LOG_TIMEOUT_S)
         if answer.status >= 400:
             raise _error_of(answer, data)
-        # limitBytes cuts where it cuts, also inside a character, and programs print any bytes.
-        return data.decode(errors="replace")
+        return data
 
     async def list_metadata(self, path: str, **query: str) -> Document:
         """Return a whole list with metadata only. Raises ApiError, with the reason ``TOO_LARGE`` where it is."""

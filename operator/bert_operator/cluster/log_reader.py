@@ -137,12 +137,25 @@ class _Readable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """A log that cannot be read, or not to its end."""
+    """A log that cannot be read."""
 
     pod_uid: str
     since_s: float
     """On the loop's clock."""
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A log that cannot be read to its end."""
+
+    pod_uid: str
+    since_s: float
+    """On the loop's clock."""
+    last_s: float
+    """When a reading did not reach the end for the last time."""
+    message: str
+    is_told: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +182,7 @@ class LogReader:
         self._readings = itertools.count()
         self._final_reads: dict[JobRef, _FinalRead] = {}
         self._unread: dict[JobRef, _Unread] = {}
-        self._cut: dict[JobRef, _Unread] = {}
+        self._cut: dict[JobRef, _Cut] = {}
         self._being_read: set[str] = set()
         """Uids of pods."""
         self._begun_at_s: dict[JobRef, float] = {}
@@ -267,7 +280,7 @@ class LogReader:
         reading = next(self._readings)
         path = path_of("Pod", ref.namespace, pod.name, part="log")
         try:
-            text = await self._api.get_log(path, container=CONTAINER, tailLines=_LINES, limitBytes=_BYTES)
+            data = await self._api.get_log(path, container=CONTAINER, tailLines=_LINES, limitBytes=_BYTES)
         except ApiError as error:
             _log.debug("%s: cannot read the log of pod %s (%s)", ref, pod.name, error)
             self._note_unread(ref, job, pod, error)
@@ -281,6 +294,7 @@ class LogReader:
         if known is not None and known.is_newer(job.uid, reading, pod.attempt):
             return True
         before = known.records if known is not None and known.uid == job.uid else LatestRecords()
+        text = data.decode(errors="replace")  # programs print any bytes
         after = read_latest_records(text, job.uid, pod.attempt, before.of_pod(pod.uid), job.stages)
         now_s, tail = asyncio.get_running_loop().time(), hash((pod.uid, text))
         is_same = known is not None and known.uid == job.uid and known.tail == tail
@@ -291,14 +305,12 @@ class LogReader:
             # have got to writing since.
             changed_at_s += now_s - known.read_at_s
         # Of more than so many bytes the API server sends the first: what is new is not seen.
-        is_cut = len(text.encode(errors="replace")) >= int(_BYTES)
+        is_cut = len(data) >= int(_BYTES)
         if not is_cut and now_s - changed_at_s > _patience_s(after.promise):
             known_silence = before.of_pod(pod.uid).silence
             after = replace(after, silence=known_silence or Silence(pod.attempt, int(now_s - changed_at_s)))
-        if is_cut:
-            after = replace(after, cut=self._note_cut(ref, pod, before.of_pod(pod.uid), after))
-        else:
-            self._cut.pop(ref, None)
+        has_news = replace(after, cut=before.cut) != before
+        after = replace(after, cut=self._note_cut(ref, pod, is_cut=is_cut, has_news=has_news))
         self._known[ref] = _Known(job.uid, reading, pod.attempt, after, tail, changed_at_s, now_s)
         if refused := len(after.refused - before.refused):
             self._metrics.progress_refused(refused)
@@ -307,17 +319,27 @@ class LogReader:
             self._enqueue(ref)
         return True
 
-    def _note_cut(self, ref: JobRef, pod: PodSummary, before: LatestRecords, after: LatestRecords) -> str | None:
-        """Return what is to be told of a log that is cut: nothing while there is news in what is read of it.
+    def _note_cut(self, ref: JobRef, pod: PodSummary, *, is_cut: bool, has_news: bool) -> str | None:
+        """Return what is to be told of a log that is cut now or was of late; nothing while its beginning has news.
 
-        Once told it stays until a reading reaches the end, so that news now and then are no writes of the status.
+        Once told it stays until every reading of a minute has reached the end: a long line that comes again and again
+        leaves the last lines each time, and each change is a write of the status and an Event.
         """
         now_s, cut = asyncio.get_running_loop().time(), self._cut.get(ref)
-        has_news = replace(after, cut=before.cut) != before
-        if cut is None or cut.pod_uid != pod.uid or (before.cut is None and has_news):
-            self._cut[ref] = _Unread(pod.uid, now_s, describe_cut(pod, render_time(self._api.now_s())))
+        if cut is not None and cut.pod_uid != pod.uid:
+            cut = None
+        if is_cut:
+            if cut is None or (has_news and not cut.is_told):
+                since = render_time(self._api.now_s())
+                cut = _Cut(pod.uid, now_s, now_s, describe_cut(pod, since), is_told=False)
+            cut = replace(cut, last_s=now_s, is_told=cut.is_told or now_s - cut.since_s >= UNREADABLE_S)
+        elif cut is not None and (not cut.is_told or now_s - cut.last_s >= UNREADABLE_S):
+            cut = None
+        if cut is None:
+            self._cut.pop(ref, None)
             return None
-        return cut.message if now_s - cut.since_s >= UNREADABLE_S else None
+        self._cut[ref] = cut
+        return cut.message if cut.is_told else None
 
     def _note_unread(self, ref: JobRef, job: JobSummary, pod: PodSummary, error: ApiError) -> None:
         """Note that a log could not be read, and tell of it once it has not been for a while."""
@@ -374,8 +396,8 @@ def describe_cut(pod: PodSummary, since: str) -> str:
     """Return why the log of a running pod is not read to its end. since: RFC 3339."""
     return (
         f"Since {since} the last {_LINES} lines of the log of pod {pod.name} have more than {int(_BYTES) >> 10} KiB. "
-        "The API server sends their beginning, which has no new record. Steps and losses are those from before; the "
-        f"attempt goes on. Next: kubectl logs --tail=20 {pod.name}, and let the program write less, or shorter lines"
+        "The API server sends their beginning; records behind it are not seen, so that steps and losses may be old. "
+        f"The attempt goes on. Next: kubectl logs --tail=20 {pod.name}, and let the program write shorter lines"
     )
 
 

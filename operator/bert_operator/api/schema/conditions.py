@@ -85,7 +85,7 @@ class Reason(_Described):
     LOG_CUT = (
         "LogCut",
         "The last 60 lines of the log have more than 64 KiB, of which the operator reads the first: what is new is not "
-        "seen. Next: let the program write shorter lines, or fewer.",
+        "seen. Next: let the program write shorter lines.",
     )
     SLOW_CHECKPOINTS = (
         "SlowCheckpoints",
