@@ -7,20 +7,24 @@ rewrites the one above it, or a path whose end is written backwards (U+202E).
 from __future__ import annotations
 
 import re
-import unicodedata
 
 _COLOUR = re.compile(r"(\033\[[0-9;]*m)")
 """What sets colours alone (SGR)."""
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode's categories of signs that are not drawn: controls, formats (directions, no width), halves of surrogate
-pairs, which cannot be written as UTF-8 either, separators of lines and paragraphs."""
+_RESETS = ("\033[0m", "\033[m")
+# Of Unicode's categories Cc, Cf, Cs, Zl and Zp all but tab, line feed and the marks around numbers that are drawn; and
+# Hangul's fillers, letters by their category. Written out: text of a status is looked at at each of its validations.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad"  # controls, soft hyphen
+    "\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # directions, no width, separators
+    "\u115f\u1160\u3164\uffa0"
+    "\ud800-\udfff"  # halves of surrogate pairs, which cannot be written as UTF-8 either
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f]"
+)
 
 
 def visible(text: str) -> str:
     """Return text with U+FFFD for each sign that is not drawn; tabs and line feeds stay."""
-    if text.isprintable():
-        return text
-    return "".join("\ufffd" if sign not in "\t\n" and unicodedata.category(sign) in _UNSEEN else sign for sign in text)
+    return text if text.isascii() and text.isprintable() else _UNSEEN.sub("\ufffd", text)
 
 
 def tame(text: str) -> str:
@@ -34,9 +38,7 @@ def tame(text: str) -> str:
 
 def _tame_line(line: str) -> str:
     kept = line.rstrip("\r").rpartition("\r")[2]
-    return "".join(
-        part
-        if _COLOUR.fullmatch(part)
-        else "".join(sign if sign.isprintable() or sign == "\t" else "?" for sign in part)
-        for part in _COLOUR.split(kept)
-    )
+    # Every other part sets a colour. None may reach what is printed next: one of them hides it.
+    parts = _COLOUR.split(kept)
+    shown = "".join(part if number % 2 else _UNSEEN.sub("?", part) for number, part in enumerate(parts))
+    return shown if len(parts) == 1 or parts[-2] in _RESETS else f"{shown}\033[0m"

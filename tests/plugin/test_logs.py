@@ -244,7 +244,12 @@ def test_a_line_without_an_end_comes_in_pieces(kubectl: KubectlStandIn, monkeypa
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
-        ("\x1b[32mgreen\x1b[0m\tand\x1b[1;31mred", "\x1b[32mgreen\x1b[0m\tand\x1b[1;31mred"),
+        ("\x1b[32mgreen\x1b[0m\tand\x1b[1;31mred", "\x1b[32mgreen\x1b[0m\tand\x1b[1;31mred\x1b[0m"),
+        ("\x1b[8mhidden\x1b[m, not hidden\x1b[m", "\x1b[8mhidden\x1b[m, not hidden\x1b[m"),
+        (
+            "perte\u00a0: 0,5 \u26a0\ufe0f \u5b8c\u4e86\u3000\u6b21",
+            "perte\u00a0: 0,5 \u26a0\ufe0f \u5b8c\u4e86\u3000\u6b21",
+        ),
         ("a\x1b]52;c;aGk=\x07b\x1b[2Jc\x1b[1Ad", "a?]52;c;aGk=?b?[2Jc?[1Ad"),
         ("gnp.\u202eexe\u200b\u2066\ufeff\x9b2J", "gnp.?exe????2J"),
         (" 10%\r 50%\r100%\r", "100%"),
