@@ -22,7 +22,7 @@ def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     mount = tmp_path / "volume"
     mount.mkdir()
     monkeypatch.setattr(Path, "is_mount", lambda path: path == mount)
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=2500, f_frsize=1000, f_blocks=9))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=2500, f_frsize=1000, f_blocks=9, f_files=0))
     return mount
 
 
@@ -53,8 +53,29 @@ def test_where_a_quota_or_the_size_of_a_file_is_the_bound_nothing_is_said_of_the
     assert str(told.value.hint).startswith("free space or choose another folder")
 
 
+def test_a_relative_path_and_a_link_are_told_with_the_volume_that_they_lead_to(
+    volume: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (volume / "run").mkdir()
+    (tmp_path / "link").symlink_to(volume / "run")
+    monkeypatch.chdir(volume / "run")
+    monkeypatch.setattr(Path, "is_mount", lambda path: path in (volume, Path(".")))
+    for path in (Path("metrics.jsonl"), tmp_path / "link" / "metrics.jsonl"):
+        with pytest.raises(TrainerError) as told, disk_errors(path):
+            raise FULL
+        assert f"on the volume at {volume} (" in str(told.value.hint)
+
+
+def test_a_volume_without_inodes_is_not_said_to_have_room(volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = SimpleNamespace(f_bavail=2500, f_frsize=1000, f_blocks=9, f_files=100, f_favail=0)
+    monkeypatch.setattr(os, "statvfs", lambda _: state)
+    with pytest.raises(TrainerError) as told, disk_errors(volume / "metrics.jsonl"):
+        raise FULL
+    assert f"on the volume at {volume} (no more files are possible there)" in str(told.value.hint)
+
+
 def test_a_file_system_that_does_not_tell_is_not_guessed_about(volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=1, f_blocks=0))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=1, f_blocks=0, f_files=0))
     with pytest.raises(TrainerError) as told, disk_errors(volume / "ledger.jsonl"):
         raise FULL
     assert re.search(rf"on the volume at {volume} or choose", str(told.value.hint))

@@ -66,6 +66,8 @@ def describe_free(path: Path) -> str:
         state = os.statvfs(next(place for place in (path, *path.parents) if place.exists()))
     except (OSError, StopIteration):
         return ""
+    if state.f_files and not state.f_favail:
+        return "no more files are possible there"
     return f"{state.f_bavail * state.f_frsize / 1e6:.1f} MB are free" if state.f_blocks else ""
 
 
@@ -76,6 +78,7 @@ def _describe_room(path: Path, needed_bytes: int | None) -> str:
         needed = f"{needed_bytes / 1e6:.1f} MB at least are needed"
     figures = ", ".join(figure for figure in (needed, describe_free(path)) if figure)
     try:
+        path = path.resolve()  # "." is always a mount point, and a link leads to another volume
         mount = next((place for place in (path, *path.parents) if place.is_mount()), None)
     except OSError:  # a volume that is in more trouble than being full
         return ""
