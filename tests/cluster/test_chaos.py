@@ -41,9 +41,8 @@ def judged(whole: RealJob) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
     stories = {
         name: functools.partial(run_fault, bench, faults[name], plan_moments(faults[name], SEED, 1)) for name in CHOSEN
     }
-    # Four: a job that is hit waits most of its time, for pods and for the next attempt. With two, and with six, whose
-    # pods wait for room on a small node, it takes longer.
-    with side_by_side(stories, at_a_time=4) as end:
+    # Three: a job that is hit waits for pods and for the next attempt. More at a time only share the processors.
+    with side_by_side(stories, at_a_time=3) as end:
         yield end
     bench.close()
 

@@ -27,8 +27,8 @@ from real_jobs import RealJob, training_job
 pytestmark = pytest.mark.timeout(400)
 
 NAME, TEAM = "corpus", "team"
-STEPS = {"phase1": 300, "phase2": 300}
-"""Long enough for a screen of each stage also where a step takes 20 ms."""
+STEPS = {"phase1": 120, "phase2": 300}
+"""The second is long enough to be seen while it runs, also where a step takes 20 ms."""
 _REPORT = re.compile(r"event=(progress|checkpoint|evaluated) ")
 TITLES = {
     "running": "While it trains",
