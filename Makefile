@@ -117,10 +117,10 @@ test-api: setup ## Run the tests against a real Kubernetes API server, built the
 	@$(BIN)/pytest -m api_server -n 2 --dist worksteal tests/api_server $(PYTEST_ARGS)
 
 walk: setup ## Walk over the spec at random on a real API server, 2,000 transitions (WALK_ARGS="--seed 7 --transitions 500"; 10 minutes)
-	@$(BIN)/python tests/api_server/run_spec_walk.py $(WALK_ARGS)
+	@$(BIN)/python tests/walk/run.py $(WALK_ARGS)
 
 test-doctor: setup ## Plant 15 faults, and some more, in a cluster on a real API server: the doctor finds each (1 minute)
-	@$(BIN)/python tests/api_server/run_doctor.py $(DOCTOR_ARGS)
+	@$(BIN)/python tests/doctor/run.py $(DOCTOR_ARGS)
 
 test-memory: setup ## See how much memory 2,000 of the largest jobs take (10 minutes)
 	@LARGE_JOBS=2000 $(BIN)/pytest -s tests/large_jobs $(PYTEST_ARGS)
@@ -138,7 +138,7 @@ test-queue: setup ## The real Kueue preempts real jobs on a cluster of one node;
 	@$(BIN)/python tests/queue/run.py $(QUEUE_ARGS)
 
 dashboards: setup ## Draw the dashboards' panels from what a real Prometheus answers to docs/images (2 minutes; apt-get install prometheus)
-	@PYTHONPATH=operator:trainer:tools:tools/local_cluster:tests/support $(BIN)/python tools/draw_dashboards.py
+	@PYTHONPATH=operator:trainer:tools:tools/local_cluster:tests/support:tests/deploy $(BIN)/python tools/draw_dashboards.py
 
 fuzz: setup ## Coverage-guided fuzzing of every reader of files from elsewhere (FUZZ_SECONDS=3600 FUZZ_ARGS="--only shards")
 	@$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)

@@ -14,8 +14,6 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from run import job_document, namespace_of_job
-
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.cluster.client import ApiClient, ApiError, load_configuration
 from bert_operator.cluster.events import JobEvent
@@ -26,6 +24,7 @@ from bert_operator.render.children import render_child
 from bert_operator.render.frozen import freeze, render_config_map
 from bert_operator.state.observed import Observed
 from bert_operator.state.plan import plan
+from run import job_document, namespace_of_job
 
 
 async def main(jobs: int) -> None:

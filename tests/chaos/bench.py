@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from faulty_volume import FaultyVolume
-from job_watch import JobWatch, Step, read_ledger, surviving
-
 from cluster_api import wait_until
 from control_plane import fill_documents
+from faulty_volume import FaultyVolume
 from job_cluster import CLAIM, READER, USER, JobCluster, Namespace
+from job_watch import JobWatch, Step, read_ledger, surviving
 from node import make_volume
 from real_jobs import DATA_JOB, STEPS, RealJob, data_job, training_job
 

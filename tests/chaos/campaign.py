@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import Bench, chaos_job, outcome_of
+from cluster_api import wait_until
 from fault import Fault, NotInEffect, Scene
+from job_cluster import Json, Namespace
 from job_watch import JobWatch, seconds_to_a_step, surviving
 from node_processes import processes_of
-from verdict import Evidence, Moment, as_json, judge
-
-from cluster_api import wait_until
-from job_cluster import Json, Namespace
 from real_jobs import GROUP, STEPS, RealJob
+from verdict import Evidence, Moment, as_json, judge
 
 EVERY_S = 0.2
 TOTAL_STEPS = sum(STEPS.values())

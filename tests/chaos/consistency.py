@@ -11,9 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fault import Scene
-
 from cluster_api import wait_until
+from fault import Scene
 from job_cluster import Json
 from real_jobs import RealJob
 

@@ -13,16 +13,15 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from cluster_api import wait_until
+from component import Component
 from consistency import wait_consistent
 from fault import Fault, NotInEffect, Scene, newest_ranks
+from flaky_proxy import Fault as RequestFault
+from node import NODE_NAME, Cluster, node_is_ready
 from node_processes import signal_pod
 from node_shares import slowed
 from operator_places import StandIn, kill_operator, stand_in, wait_ready
-
-from cluster_api import wait_until
-from component import Component
-from flaky_proxy import Fault as RequestFault
-from node import NODE_NAME, Cluster, node_is_ready
 
 SLOW_CALL_S = 30.0
 HOUR_S = 3600

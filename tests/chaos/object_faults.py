@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cluster_api import Api, wait_until
 from consistency import MPI_JOBS, attempt_of, find_children, has_ended, wait_consistent
+from control_plane import fill_documents, namespace_of
 from control_plane_faults import A_LITTLE, end_healing, node_of, slow_ranks
 from fault import Fault, NotInEffect, Scene
-from node_processes import processes_of
-
-from cluster_api import Api, wait_until
-from control_plane import fill_documents, namespace_of
 from job_cluster import CLAIM, READER, USER, Json
 from node import volume_folder
+from node_processes import processes_of
 from operator_process import ACCOUNT, JOBS
 from operator_process import USER as OPERATOR_USER
 from real_jobs import GROUP

@@ -16,12 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fault import NotInEffect
-from node_processes import signal_pod
-
 from cluster_api import wait_until
+from fault import NotInEffect
 from flaky_proxy import FlakyProxy
 from job_cluster import SYSTEM, JobCluster, Json, poll
+from node_processes import signal_pod
 from operator_process import ACCOUNT, OperatorProcess
 
 DEPLOYMENT = "deployment/bert-operator"

@@ -25,15 +25,14 @@ sys.path[:0] = [str(HERE.parents[1] / name) for name in ("tools/local_cluster", 
 
 from bench import Bench, chaos_job, prepare_bench  # noqa: E402 - after the path
 from campaign import status_of  # noqa: E402
-from own_cluster import own_cluster  # noqa: E402
-from run import say  # noqa: E402
-
 from cluster_api import wait_until  # noqa: E402
 from flaky_proxy import Fault as ProxyFault  # noqa: E402
 from flaky_proxy import FlakyProxy  # noqa: E402
 from job_cluster import SYSTEM, JobCluster  # noqa: E402
 from operator_process import ACCOUNT, OperatorProcess  # noqa: E402
+from own_cluster import own_cluster  # noqa: E402
 from real_jobs import RealJob  # noqa: E402
+from run import say  # noqa: E402
 
 API_DELAY_S = 2.0
 BUSY_PROCESSES = 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from consistency import Truth, inconsistency
 
 STAGES = ("phase1", "phase2")

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import cast
 from unittest.mock import MagicMock
 
+import pytest
+
 import campaign
 import object_faults
-import pytest
 import volume_faults
 from bench import Bench
+from bert_trainer.errors import DataUnreadable
 from campaign import LAST_STEP, PAST_IT, TOTAL_STEPS, Plan, Story, has_room, partial_files, plan_moments, run_fault
 from catalog import FAULTS
 from fault import Fault, Scene
-
-from bert_trainer.errors import DataUnreadable
 from real_jobs import DATA_JOB
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from fault import Fault
 from table import fill_page, findings, last_line, table
 

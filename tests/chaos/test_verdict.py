@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+
 from fault import Fault
 from job_watch import Commit, JobWatch, Trained, longest_pause, read_ledger, seconds_to_a_step, surviving
 from verdict import Evidence, Moment, as_json, commits_by_turns, compare_ledgers, is_right_or_late, judge, worst

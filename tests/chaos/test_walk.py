@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+
 from bench import Bench
 from fault import GROUPS
 from walk import LONG_S, Walk, Walker, fitting_faults

@@ -11,12 +11,11 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
-from fault import HEALED_S, Fault, NotInEffect, Scene, newest_ranks
-from node_processes import PROC, cut_network, host_device, memory_group, mend_network, processes_of, rank_of, signal_pod
-
 from cluster_api import wait_until
+from fault import HEALED_S, Fault, NotInEffect, Scene, newest_ranks
 from job_cluster import SYSTEM, Json
 from node import NODE_NAME
+from node_processes import PROC, cut_network, host_device, memory_group, mend_network, processes_of, rank_of, signal_pod
 from real_jobs import GROUP, pod_name
 
 Act = Callable[[Scene], None]

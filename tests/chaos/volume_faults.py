@@ -11,7 +11,6 @@ from pathlib import Path
 from fault import Fault, NotInEffect, Scene, newest_ranks
 from faulty_volume import FaultyVolume, Trouble
 from node_processes import signal_pod
-
 from real_jobs import DATA_JOB
 
 HELD_S = 20.0

@@ -27,15 +27,14 @@ sys.path[:0] = [str(HERE.parents[1] / name) for name in ("tools/local_cluster", 
 
 from bench import Bench, chaos_job, folder_of, outcome_of, prepare_bench  # noqa: E402 - after the path
 from catalog import FAULTS  # noqa: E402
+from cluster_api import wait_until  # noqa: E402
 from consistency import PATIENCE_S, wait_consistent  # noqa: E402
 from fault import Fault, NotInEffect, Scene  # noqa: E402
+from job_cluster import JobCluster, Json, KubectlFailed  # noqa: E402
 from job_watch import JobWatch, surviving  # noqa: E402
 from own_cluster import own_cluster  # noqa: E402
-from verdict import commits_by_turns, compare_ledgers, compare_outcomes  # noqa: E402
-
-from cluster_api import wait_until  # noqa: E402
-from job_cluster import JobCluster, Json, KubectlFailed  # noqa: E402
 from real_jobs import RealJob  # noqa: E402
+from verdict import commits_by_turns, compare_ledgers, compare_outcomes  # noqa: E402
 
 ENDED = ("Succeeded", "Failed")
 MOVES_S = 240.0

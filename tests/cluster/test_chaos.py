@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from bench import Bench
 from campaign import plan_moments, run_fault
 from catalog import FAULTS
-from verdict import is_right_or_late
-
 from real_jobs import RealJob, side_by_side
+from verdict import is_right_or_late
 
 pytestmark = pytest.mark.timeout(400)
 SEED = 22

@@ -12,16 +12,16 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from fuzz_reader import Chance, Reader
-from mutations import each_changed, mutate_json, mutate_named, mutate_zip, split_named
 from safetensors.torch import load_file
-from weight_seeds import mutate_index, spoiled_archives, spoiled_indexes
 
 from bert_trainer.checkpoints.checkpoint import MODEL_FILE, OPTIMIZER_FILE, OWN_SUM_KEY, manifest_sum, sha256_of
 from bert_trainer.checkpoints.initial_weights import read_source
 from bert_trainer.checkpoints.tensorflow_export import write_tensorflow_checkpoint
 from bert_trainer.errors import InputError
 from claimed_tensors import write_run
+from fuzz_reader import Chance, Reader
+from mutations import each_changed, mutate_json, mutate_named, mutate_zip, split_named
+from weight_seeds import mutate_index, spoiled_archives, spoiled_indexes
 from weight_sources import nvidia_tensors, small_model, write_huggingface, write_vocabulary
 
 _MANIFEST = "manifest.json"

@@ -10,11 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fuzz_reader import Reader
-from mutations import each_changed, mutate_json
-
 from bert_trainer.dataset.corpus.corpora import open_corpus
 from bert_trainer.dataset.corpus.formats.wikitext import extract_paragraphs
+from fuzz_reader import Reader
+from mutations import each_changed, mutate_json
 from small_dumps import END, HEADER, dump, multistream, page
 
 _TEXT = "First sentence here. A second one!\n\nAnother document; with words. Über alles.\n".encode()

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fuzz_reader import Reader
-from mutations import mutate_zip
 
 from bert_trainer.checkpoints.initial_weights import read_source
+from fuzz_reader import Reader
+from mutations import mutate_zip
 from weight_sources import nvidia_tensors, small_model
 
 _MODEL = small_model()

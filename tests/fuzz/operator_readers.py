@@ -8,9 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fuzz_reader import Chance, Reader
-from mutations import each_changed, mutate_json
-
 from bert_operator.api.parsing.documents import read_job_document
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
@@ -18,7 +15,9 @@ from bert_operator.cluster.observation import _first_failed_worker, _parse_termi
 from bert_operator.cluster.settings import load_settings
 from bert_operator.local.hosts import parse_hostfile
 from bert_operator.state.observed import read_outcome
+from fuzz_reader import Chance, Reader
 from hostile_records import OURS, draw_endings, draw_lines
+from mutations import each_changed, mutate_json
 from sample_job import sample_document
 
 _ROOT = Path(__file__).parents[2]

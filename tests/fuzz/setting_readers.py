@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fuzz_reader import Reader
-from mutations import each_changed, mutate_json
-
 from bert_trainer.config.checks import find_problems, load_run_config
 from bert_trainer.config.model_file import read_model_file
 from bert_trainer.config.run_config import ModelFile
 from bert_trainer.dataset.shards.dataset_info import read_dataset_info
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, read_vocabulary
+from fuzz_reader import Reader
+from mutations import each_changed, mutate_json
 
 _ROOT = Path(__file__).parents[2]
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-from fuzz_reader import Chance, NoInput, Reader
-from mutations import each_changed, mutate_value
 
 from bert_trainer.dataset.shards import (
     LAYOUTS,
@@ -28,6 +26,8 @@ from bert_trainer.dataset.shards import (
 )
 from bert_trainer.dataset.shards.files import read_ragged
 from bert_trainer.dataset.shards.row_blocks import read_blocks, read_ragged_blocks
+from fuzz_reader import Chance, NoInput, Reader
+from mutations import each_changed, mutate_value
 from tiny_run import make_samples
 
 NAME = "training_0.hdf5"

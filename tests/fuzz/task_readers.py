@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fuzz_reader import Reader
-from mutations import each_changed, mutate_json
-
 from bert_trainer.config.finetuning import TaskData
 from bert_trainer.tasks.reading import read_examples
+from fuzz_reader import Reader
+from mutations import each_changed, mutate_json
 
 _FIXTURES = Path(__file__).parents[2] / "tests/fixtures/tasks"
 

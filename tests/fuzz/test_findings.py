@@ -17,14 +17,13 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))  # fuzz_reader and its like, which make fuzz imports in the same way
 
+from bert_trainer.errors import InputError  # noqa: E402
 from fuzz_reader import Reader  # noqa: E402 - after the path
 from fuzz_results import Result, empty_scans  # noqa: E402
 from reached import lines_of, trace  # noqa: E402
 from readers import READERS  # noqa: E402
 from trial import judge  # noqa: E402
 from untraced import judge_untraced  # noqa: E402
-
-from bert_trainer.errors import InputError  # noqa: E402
 
 HERE = Path(__file__).parent
 LEAST_COVERAGE = 0.7

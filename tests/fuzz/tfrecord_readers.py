@@ -8,13 +8,12 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fuzz_reader import Chance, Reader
-from mutations import each_changed, mutate_json
-from shard_readers import NAME, read_in_every_way, write
-
 from bert_trainer.dataset.shards import read_header, shard_name
 from bert_trainer.dataset.shards.tfrecord_file import FOOTER, HEADER, note_path
 from bert_trainer.system.crc32c import masked_crc32c
+from fuzz_reader import Chance, Reader
+from mutations import each_changed, mutate_json
+from shard_readers import NAME, read_in_every_way, write
 
 
 def _read_note(path: Path) -> object:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from fuzz_reader import Chance
-from mutations import write_zip
 
 from bert_trainer.checkpoints.leveldb_table import read_table, write_table
 from bert_trainer.checkpoints.protobuf_wire import encode_fields
+from fuzz_reader import Chance
+from mutations import write_zip
 
 _MAP = b"ccollections\nOrderedDict\n"
 _PICKLES = (

@@ -114,6 +114,15 @@ def test_a_part_for_which_no_time_is_left_is_not_begun(tmp_path: Path) -> None:
     assert "| Trainer, BERT-large, length 512 | not begun: no time left |" in (tmp_path / "report.md").read_text()
 
 
+def test_pytest_finds_what_the_tests_on_the_card_import() -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/tools:{ROOT}/trainer"}
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "tools/gpu_report/pytest.ini"), f"--rootdir={ROOT}"]
+    command += ["-p", "gpu_report.pytest_plugin", "--collect-only", "-q", "tests/gpu"]
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout
+    assert "tests/gpu/test_v100.py::" in process.stdout
+
+
 @pytest.mark.timeout(180)
 def test_a_rehearsal_needs_neither_a_card_nor_more_packages_than_it_names(tmp_path: Path) -> None:
     """One part of all, the trainer's with its trace: `make gpu-report-rehearsal` runs the others."""

@@ -27,7 +27,8 @@ pytestmark = [
     pytest.mark.skipif("BERT_TEST_ORT" not in os.environ, reason="requires BERT_TEST_ORT"),
 ]
 
-CHILD = Path(__file__).parents[1] / "support/ort_child.py"
+ROOT = Path(__file__).parents[2]
+CHILD = Path(__file__).with_name("ort_child.py")
 LOSSES, GRADIENTS = 5e-6, 1e-5
 FINAL = "checkpoints/phase1-00000006"
 
@@ -35,7 +36,7 @@ FINAL = "checkpoints/phase1-00000006"
 def run_ort(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a Python of the environment with ONNX Runtime."""
     python = Path(os.environ["BERT_TEST_ORT"]) / "bin/python"
-    kept = environment(BERT_TRAINER_KERNELS="off")
+    kept = environment(BERT_TRAINER_KERNELS="off", PYTHONPATH=f"{ROOT}/trainer:{ROOT}/tests/support")
     return subprocess.run([python, *arguments], env=kept, capture_output=True, text=True, timeout=1000, check=False)
 
 

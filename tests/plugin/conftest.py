@@ -1,6 +1,6 @@
 """``kubectl bert`` without a cluster.
 
-Inputs: a stand-in for kubectl that answers from a script (``tests/support/kubectl_stand_in.py``), and jobs as kubectl
+Inputs: a stand-in for kubectl that answers from a script (``kubectl_stand_in.py``), and jobs as kubectl
 prints them (``seen_jobs.py``). Observed: standard output, standard error, exit codes, and what kubectl was asked. The
 same verbs by the real kubectl on a real API server are in tests/api_server.
 """

@@ -1,7 +1,7 @@
 """The rendered NetworkPolicy, enforced: a pod of another job reaches neither sshd nor MPI's ports; the job's own do.
 
 Pods are network namespaces on a bridge, in a namespace that is their node; the policy becomes rules of nftables by a
-stand-in (tests/support/policy_stand_in.py). Inputs: two jobs, someone else, a name server. Observed: who is answered.
+stand-in (tests/pod/policy_stand_in.py). Inputs: two jobs, someone else, a name server. Observed: who is answered.
 """
 
 from __future__ import annotations

@@ -6,11 +6,10 @@ import signal
 import time
 from datetime import UTC, datetime
 
-from node_processes import signal_pod
-from operator_places import operator_pods, wait_ready
-
 from cluster_api import Api, wait_until
 from job_cluster import SYSTEM, JobCluster, Json
+from node_processes import signal_pod
+from operator_places import operator_pods, wait_ready
 
 LEASES, LEASE = "coordination.k8s.io/v1/leases", "bert-operator"
 DEADLINE_S = 60.0

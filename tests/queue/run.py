@@ -21,16 +21,15 @@ FOLDERS = ("tools/local_cluster", "tests/support", "tests/chaos", "tests/queue")
 sys.path[:0] = [str(HERE.parents[1] / name) for name in FOLDERS]
 
 from bench import Bench, chaos_job, folder_of, outcome_of, prepare_bench  # noqa: E402 - after the path
+from job_cluster import JobCluster  # noqa: E402
 from job_watch import JobWatch, surviving  # noqa: E402
+from kueue import Kueue, cluster_queue, flavor, local_queue, workload_priority  # noqa: E402
 from leaders import kill_leader, polite_takeover, steal_lease, takeover  # noqa: E402
 from node_shares import slowed  # noqa: E402
 from own_cluster import own_cluster  # noqa: E402
+from real_jobs import RealJob  # noqa: E402
 from stories import TRAINING, URGENT, Expected, Preempted, tell_preemption  # noqa: E402
 from victims import tell_victim  # noqa: E402
-
-from job_cluster import JobCluster  # noqa: E402
-from kueue import Kueue, cluster_queue, flavor, local_queue, workload_priority  # noqa: E402
-from real_jobs import RealJob  # noqa: E402
 
 PODS = 3
 """Of a job with two workers: the quota."""

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bench import Bench, chaos_job, folder_of, outcome_of
-from job_watch import JobWatch, Step, surviving
 from urllib3.exceptions import HTTPError
-from verdict import commits_by_turns, compare_ledgers, compare_outcomes
 
+from bench import Bench, chaos_job, folder_of, outcome_of
 from cluster_api import wait_until
 from job_cluster import Json, Namespace
+from job_watch import JobWatch, Step, surviving
 from kueue import PRIORITY_LABEL, WORKLOADS
 from real_jobs import RealJob
+from verdict import commits_by_turns, compare_ledgers, compare_outcomes
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 TRAINING, URGENT = "training", "urgent"

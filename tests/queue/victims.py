@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from bench import Bench, folder_of
-from job_watch import JobWatch
-from stories import ENDS_S, GOES_S, URGENT, is_evicted, queued_job, urgent_job, workload_of
-
 from bert_operator.state.priority_boost import BOOST_ANNOTATION
 from cluster_api import wait_until
 from job_cluster import Json
+from job_watch import JobWatch
 from kueue import CLUSTER_QUEUES
 from real_jobs import RealJob
+from stories import ENDS_S, GOES_S, URGENT, is_evicted, queued_job, urgent_job, workload_of
 
 STEPS = {"phase1": 4000, "phase2": 10}
 """More than are trained here."""

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / name) for name in ("operator", "tools/local_cluster", "tests/support")]
+sys.path[:0] = [str(ROOT / name) for name in ("operator", "tools/local_cluster", "tests/support", "tests/walk")]
 
 from bert_operator.api.crd import render_crd  # noqa: E402
 from control_plane import ControlPlane  # noqa: E402

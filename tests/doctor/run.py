@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / name) for name in ("operator", "tools/local_cluster", "tests/support")]
+sys.path[:0] = [str(ROOT / name) for name in ("operator", "tools/local_cluster", "tests/support", "tests/doctor")]
 
 from bert_operator.api.crd import render_crd  # noqa: E402
 from bert_operator.doctor.kubectl_reader import KubectlReader  # noqa: E402
