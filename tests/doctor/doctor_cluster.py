@@ -21,6 +21,7 @@ from bert_operator.api.crd import render_crd
 from bert_operator.doctor.objects import dig
 from bert_operator.doctor.reading import NOT_FOUND, Refused
 from cluster_jobs import job_document
+from fake_cluster import merged
 
 Json = dict[str, Any]
 
@@ -367,16 +368,3 @@ def selects(kind: str, selector: str, item: Json) -> bool:
     key, is_equal, value = selector.partition("=")
     found = item.get(key) if kind == "fieldSelector" else dig(item, "metadata", "labels", key)
     return found == value if is_equal else found is not None
-
-
-def merged(before: Any, change: Any) -> Any:
-    """Return what a merge patch makes of an object (RFC 7386)."""
-    if not isinstance(change, dict):
-        return copy.deepcopy(change)
-    result = dict(before) if isinstance(before, dict) else {}
-    for key, value in change.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merged(result.get(key), value)
-    return result

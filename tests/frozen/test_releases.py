@@ -23,8 +23,6 @@ from job_walk import World
 from kept_release import CRD, read_manifest
 from sample_job import Document, sample_document
 
-NEWER = {"colour": "red", "model": {"depth": 3}}
-
 
 def with_newer_fields(spec: Document) -> Document:
     return {**spec, "colour": "red", "model": {**spec["model"], "depth": 3}}

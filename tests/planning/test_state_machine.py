@@ -1,8 +1,9 @@
 """Long random walks of the operator's own reconciler: whatever happens, the rules of job_walk hold.
 
-A walk that breaks a rule is shortened before it is shown; its seed and what happened are in the message.
-``make test`` walks 3,000 steps, ``make test-long`` 15,000 and 100,000 others. WALK_STEPS and
-WALK_SEED ask for more of them.
+A walk is a list of events, each with a number that decides all that is left open: the same list is the same walk, and
+any part of it is a walk as well. One that breaks a rule is shortened before it is shown; its seed and what happened are
+in the message. ``make test`` walks 3,000 steps, ``make test-long`` 15,000 and 100,000 others. WALK_STEPS and WALK_SEED
+ask for more of them.
 
 The walker is its own, no state machine of hypothesis: of 15 faults planted in the reconciler and the plan it found 11
 within 6 s of a core (AMD EPYC), hypothesis 8 with the same events as rules and 7 with lists of them (two seeds each,

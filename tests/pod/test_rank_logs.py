@@ -8,9 +8,6 @@ import pytest
 
 from bert_trainer.pod.rank_logs import MAX_BYTES, RankLogFiles
 
-LINE = 10
-"""Bytes of each line here."""
-
 
 def numbered(first: int, last: int) -> bytes:
     """Return the lines with these numbers."""

@@ -1,8 +1,7 @@
-"""One job on a cluster in memory, everything that may happen to it, and what must hold whatever happens.
+"""One job on a cluster in memory, and what must hold whatever happens to it.
 
-``World`` is the job, its cluster and one or two operators, and checks every write while it is made. ``EVENTS`` are
-things that happen, each with one number that decides the rest, so that a walk is a list of (event, number): the
-same list is the same walk, and any part of it is a walk as well.
+``World`` is the job, its cluster and one or two operators, and checks every write while it is made. What happens to
+it, a test says; at random tests/planning/test_state_machine.py.
 """
 
 from __future__ import annotations

@@ -88,10 +88,6 @@ class Wire:
 
         return self._carry_out(f"delete {path}", write)
 
-    async def shorten_grace(self, path: str, *, uid: str, grace_s: int) -> Document:
-        # The pods of this world leave when its controllers have them leave.
-        return self._cluster.get(path)
-
     def _carry_out(self, what: str, write: Callable[[], Document]) -> Document:
         self.writes.append(what)
         how = self.fault.how if self.fault is not None and self.fault.at_write == len(self.writes) else ""
