@@ -1,7 +1,7 @@
 """Draw the panels of both dashboards from what a real Prometheus answers, for the documentation: ``make dashboards``.
 
 It trains a tiny model on this machine for two minutes while Prometheus scrapes it and an operator
-(tests/support/scraped_run.py). The pictures show what the queries give, not how Grafana looks.
+(tests/deploy/scraped_run.py). The pictures show what the queries give, not how Grafana looks.
 """
 
 from __future__ import annotations
