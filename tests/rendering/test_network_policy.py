@@ -83,6 +83,12 @@ def test_prometheus_reaches_the_port_of_the_metrics_alone() -> None:
         ({"https": "http://proxy.example"}, [80]),
         ({"http": "http://proxy.example:port", "noProxy": "*"}, []),
         ({"http": "http://[bad", "https": "http://a\u2100b:3128"}, []),
+        # Hosts outside of the cluster, whatever they are called, and names that no selector can have.
+        ({"http": "http://proxy.emea.svc.corp.example:3128"}, [3128]),
+        ({"http": "http://squid.proxies.svc.cluster.local.example:3128"}, [3128]),
+        ({"http": "http://a.-x.svc:3128"}, [3128]),
+        ({"http": "http://a.x-.svc:3128"}, [3128]),
+        ({"http": f"http://a.{'x' * 64}.svc:3128"}, [3128]),
     ],
 )
 def test_the_proxy_of_a_profile_is_reached_at_its_port(proxy: Document, ports: list[int]) -> None:
@@ -106,13 +112,16 @@ ANY_POD: Document = {"namespaceSelector": {}}
         ("http://[2001:DB8::7]:3128", 3128, [{"ipBlock": {"cidr": "2001:db8::7/128"}}, ANY_POD]),
         # Where clouds hand out a node's credentials.
         ("169.254.169.254:80", 80, [ANY_POD]),
+        ("http://[::ffff:169.254.169.254]:80", 80, [ANY_POD]),
+        ("http://[fe80::1%eth0]:80", 80, [ANY_POD]),
+        ("http://[::ffff:10.1.2.3]:3128", 3128, [{"ipBlock": {"cidr": "10.1.2.3/32"}}, ANY_POD]),
         *(
             (
                 f"http://squid.proxies.svc{end}:3128",
                 3128,
                 [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "proxies"}}}],
             )
-            for end in ("", ".cluster.local")
+            for end in ("", ".", ".cluster.local", ".cluster.local.")
         ),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,8 +21,9 @@ Document = dict[str, Any]
 
 _DNS_PORT = 53
 _USUAL_PORTS = {"http": 80, "https": 443}
-_SERVICE = re.compile(r"[a-z0-9-]+\.([a-z0-9-]+)\.svc(\..+)?")
-"""Name of a Service, with its namespace."""
+_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_SERVICE = re.compile(rf"{_LABEL}\.({_LABEL})\.svc(?:\.cluster\.local)?")
+"""Name of a Service, with its namespace. No other ending: ``proxy.emea.svc.corp.example`` is a host of a company's."""
 _ANY_POD: Document = {"namespaceSelector": {}}
 _ANYWHERE: list[Document] = [
     # Not the node itself, where clouds hand out its credentials (RFC 3927 and 4291: link-local).
@@ -97,7 +98,18 @@ def _proxy_places(proxy: ProxySpec, proxies: Collection[str]) -> Iterator[tuple[
             host = parts.hostname or ""
         except ValueError:  # as somebody has mistyped it; programs will say so
             continue
-        yield port or _USUAL_PORTS.get(parts.scheme, 80), host if _is_address(host) or _SERVICE.fullmatch(host) else ""
+        yield port or _USUAL_PORTS.get(parts.scheme, 80), _policy_host(host)
+
+
+def _policy_host(host: str) -> str:
+    """Return a host as a policy can name it: an address, or a Service without the dot at its end. Else empty."""
+    if _SERVICE.fullmatch(name := host.removesuffix(".")):
+        return name
+    try:
+        ip_address(host)
+    except ValueError:
+        return ""
+    return host
 
 
 def _peers(host: str) -> list[Document]:
@@ -107,15 +119,11 @@ def _peers(host: str) -> list[Document]:
     if not host:
         return _ANYWHERE
     address = ip_address(host)
+    if isinstance(address, IPv6Address):
+        if address.scope_id is not None:  # fe80::1%eth0: only addresses of a link have a zone, and ranges have none
+            return [_ANY_POD]
+        # What is sent to ::ffff:169.254.169.254 goes to 169.254.169.254.
+        address = address.ipv4_mapped or address
     block = {"ipBlock": {"cidr": f"{address}/{address.max_prefixlen}"}}
     # Pods as well: the address may be a Service's, and what is behind it is looked at.
     return [_ANY_POD] if address.is_link_local else [block, _ANY_POD]
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    # With a zone (fe80::1%eth0) it is no range.
-    return "%" not in host
