@@ -238,6 +238,9 @@ def test_an_address_with_colons_is_a_server_as_well() -> None:
     change = put("volumes", value=[{"name": "v", "source": nfs_of("/a", server="fd00::1")}])
     assert problems(change, settings_with(nfsExports=["fd00::1"])) == []
     assert problems(change, settings_with(nfsExports=["fd00::1:/a"])) == []
+    mapped = put("volumes", value=[{"name": "v", "source": nfs_of("/a/.b/..c/...", server="::ffff:10.0.0.1")}])
+    assert problems(mapped, settings_with(nfsExports=["::ffff:10.0.0.1"])) == []
+    assert problems(mapped, settings_with(nfsExports=["::ffff:10.0.0.1:/a/.b/..c/"])) == []
     assert len(problems(change, settings_with(nfsExports=["fd00"]))) == 1
 
 
@@ -365,6 +368,21 @@ def test_where_the_default_profile_may_not_be_used_jobs_get_none() -> None:
         ("limits: {image: [x]}", "limits.image"),
         ("limits: {images: ['']}", "limits.images.0"),
         ("limits: {nfsExports: [nas.example/bert]}", "limits.nfsExports.0"),
+        *(
+            (
+                f"limits: {{nfsExports: ['{entry}']}}",
+                "limits.nfsExports.0: got .*; .*allowed: SERVER, or SERVER:/FOLDER",
+            )
+            for entry in (
+                "nas.example:bert",
+                "nas.example:",
+                "a:b",
+                "nas:/bert/../x",
+                "nas:/..",
+                "fd00::1:bert",
+                "fd00::",
+            )
+        ),
         ("limits: {namespaces: {Team: {}}}", "limits.namespaces.Team"),
         ("limits: {namespaces: {team: {namespaces: {}}}}", "limits.namespaces.team.namespaces"),
         ("limits: {ranksPerNamespace: -1}", "limits.ranksPerNamespace"),

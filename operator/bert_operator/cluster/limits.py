@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 _CONFIG = ConfigDict(
@@ -12,7 +13,20 @@ _CONFIG = ConfigDict(
 )
 
 _Text = Annotated[str, Field(min_length=1, max_length=512)]
-_Export = Annotated[str, Field(pattern=r"^[A-Za-z0-9:]([-A-Za-z0-9.:]*[A-Za-z0-9])?(:/.*)?$", max_length=1300)]
+# As jobs may write them, or the entry would match nothing: colons in an address (IPv6) and before the slash alone, and
+# no ".." in a path. Without look-ahead, which Helm's expressions lack.
+_SERVER = r"[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|([0-9A-Fa-f]*:){2,}[0-9A-Fa-f.]*[0-9A-Fa-f]"
+_PATH = r"(/([^./][^/]*|\.([^./][^/]*)?|\.\.[^/]+)?)+"
+_EXPORT = rf"^({_SERVER})(:{_PATH})?$"
+
+
+def _is_export(text: str) -> str:
+    if not re.search(_EXPORT, text):
+        raise ValueError("allowed: SERVER, or SERVER:/FOLDER without '..'; next: write it as jobs do, as in nas:/bert")
+    return text
+
+
+_Export = Annotated[str, Field(max_length=1300, json_schema_extra={"pattern": _EXPORT}), AfterValidator(_is_export)]
 Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 
 
