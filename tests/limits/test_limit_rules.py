@@ -369,19 +369,8 @@ def test_where_the_default_profile_may_not_be_used_jobs_get_none() -> None:
         ("limits: {images: ['']}", "limits.images.0"),
         ("limits: {nfsExports: [nas.example/bert]}", "limits.nfsExports.0"),
         *(
-            (
-                f"limits: {{nfsExports: ['{entry}']}}",
-                "limits.nfsExports.0: got .*; .*allowed: SERVER, or SERVER:/FOLDER",
-            )
-            for entry in (
-                "nas.example:bert",
-                "nas.example:",
-                "a:b",
-                "nas:/bert/../x",
-                "nas:/..",
-                "fd00::1:bert",
-                "fd00::",
-            )
+            (f"limits: {{nfsExports: ['{entry}']}}", "limits.nfsExports.0: got .*; .*allowed: SERVER, or SERVER:/")
+            for entry in ("nas:bert", "nas:", "a:b", "nas:/bert/../x", "nas:/..", "fd00::1:bert", "fd00::")
         ),
         ("limits: {namespaces: {Team: {}}}", "limits.namespaces.Team"),
         ("limits: {namespaces: {team: {namespaces: {}}}}", "limits.namespaces.team.namespaces"),

@@ -160,7 +160,7 @@ def _is_export_below(export: str, allowed: str) -> bool:
     """Return whether server:/path is a server's, or below a folder of it. Servers have no slash in their names."""
     if ":/" not in allowed:
         return export.startswith(f"{allowed}:/")
-    # Kubernetes and the kernel leave ".." to the server.
+    # Kubernetes passes ".." on. With NFSv4 the node's kernel walks the path from the server's root and goes up there.
     folder = allowed if allowed.endswith("/") else f"{allowed}/"
     return f"{export}/".startswith(folder) and "/../" not in f"{export}/"
 

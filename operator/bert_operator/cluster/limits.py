@@ -21,7 +21,7 @@ _EXPORT = rf"^({_SERVER})(:{_PATH})?$"
 
 
 def _is_export(text: str) -> str:
-    if not re.search(_EXPORT, text):
+    if not re.fullmatch(_EXPORT, text):
         raise ValueError("allowed: SERVER, or SERVER:/FOLDER without '..'; next: write it as jobs do, as in nas:/bert")
     return text
 
@@ -45,7 +45,8 @@ class Bounds(BaseModel):
     nfs_exports: tuple[_Export, ...] | None = None
     """NFS that jobs may mount without a claim, each as a server (``nas.example``) or a folder of one and all below it
     (``nas.example:/bert``). A path with ``..`` is below no folder. Compared as written: an address is another server
-    than its name."""
+    than its name. With NFSv4 the mounting node follows symbolic links on the way, so a folder is a border only where
+    jobs can make no links below it, or the server exports nothing else to the nodes."""
     extended_resources: tuple[_Text, ...] | None = None
     """Resources of device plugins that jobs may name in ``accelerator`` and ``rdma``. An accelerator without a name is
     ``nvidia.com/gpu``."""
