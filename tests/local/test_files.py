@@ -10,6 +10,8 @@ import pytest
 from bert_operator import files
 from bert_operator.api.schema.status import JobStatus
 from bert_operator.client.job_folder import JobFolder
+from bert_operator.client.local_client import LocalClient
+from bert_operator.errors import OperatorError
 from bert_operator.files import open_no_link, replace_text
 from bert_operator.local.status_file import StatusFile
 from sample_job import sample_job
@@ -66,4 +68,27 @@ def test_a_log_and_a_lock_are_no_links(tmp_path: Path, prey: Path, mode: str) ->
     (tmp_path / "log").symlink_to(prey)
     with pytest.raises(OSError, match="symbolic links"), open_no_link(tmp_path / "log", mode):
         pass
+    assert prey.read_text() == "kept"
+
+
+def test_a_lock_that_is_a_link_is_an_error_of_ours_and_hides_no_other_job(tmp_path: Path, prey: Path) -> None:
+    for name in ("linked", "other"):
+        JobFolder(tmp_path / name).path.mkdir()
+        replace_text(tmp_path / name / "run.json", "{}")
+        replace_text(tmp_path / name / "manifest.json", f'{{"metadata": {{"name": "{name}"}}}}')
+    (tmp_path / "linked" / "lock").symlink_to(prey)
+    folder = JobFolder(tmp_path / "linked")
+    with pytest.raises(OperatorError, match=r"linked/lock: got a symbolic link; allowed: .*\nhint: "):
+        _ = folder.is_running
+    with pytest.raises(OperatorError, match=r"linked/lock: got a symbolic link"):
+        folder.start({}, cwd=str(tmp_path), options=(), goes_on=True)
+    linked, other = LocalClient(tmp_path).jobs()
+    assert (linked.name, linked.phase, linked.reason) == ("linked", "Pending", "FolderUnusable")
+    assert (other.name, other.reason) == ("other", "ProcessGone")
+
+
+def test_a_log_that_is_a_link_is_not_written_through(tmp_path: Path, prey: Path) -> None:
+    (tmp_path / "log").symlink_to(prey)
+    with pytest.raises(OperatorError, match=r"log: got a symbolic link; allowed: "):
+        JobFolder(tmp_path).start({"spec": {"output": {}}}, cwd=str(tmp_path), options=(), goes_on=True)
     assert prey.read_text() == "kept"

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bert_operator.errors import EXIT_BAD_INPUT, InputError, LaunchError, OperatorError
 from bert_operator.files import open_no_link, replace_text
@@ -60,7 +60,7 @@ class JobFolder:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process is there. Raises OperatorError where the lock cannot be opened."""
         _forget_ended()
         with contextlib.suppress(FileNotFoundError), self._open_lock() as lock:
             return not _try_lock(lock)
@@ -103,7 +103,7 @@ class JobFolder:
             replace_text(self.path / _JOB, _as_json(_resuming(manifest) if goes_on else manifest))
             (self.path / _STATUS).unlink(missing_ok=True)
             words = ["local", str(self.path / _JOB), "--plain", "--stop-at-eof", *options]
-            with open_no_link(self.path / _LOG, "ab" if goes_on else "wb") as log:
+            with _open(self.path / _LOG, "ab" if goes_on else "wb") as log:
                 begin = log.tell()
                 process = subprocess.Popen(
                     [program, *words, "--status", str(self.path / _STATUS)],
@@ -173,10 +173,8 @@ class JobFolder:
         if rest:
             yield rest.decode(errors="replace")
 
-    @contextlib.contextmanager
-    def _open_lock(self, *, create: bool = False) -> Iterator[Any]:
-        with open_no_link(self.path / _LOCK, "a" if create else "r") as file:
-            yield file
+    def _open_lock(self, *, create: bool = False) -> IO[Any]:
+        return _open(self.path / _LOCK, "a" if create else "r")
 
 
 def read_operator_manifest(path: Path) -> Json:
@@ -192,6 +190,20 @@ def read_operator_manifest(path: Path) -> Json:
         _raise(answer.returncode, answer.stderr.strip())
     found: Json = json.loads(answer.stdout)
     return found
+
+
+def _open(path: Path, mode: str) -> IO[Any]:
+    """Open a lock or a log. Raises OperatorError for a link or what else cannot be opened, FileNotFoundError."""
+    try:
+        return open_no_link(path, mode)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        got = "a symbolic link" if path.is_symlink() else error.strerror
+        raise OperatorError(
+            f"{path}: got {got}; allowed: a file that this user may read and write",
+            hint="see who else may write in the folder, end the job's process if it is there, and delete the file",
+        ) from error
 
 
 def _resuming(manifest: Mapping[str, Any]) -> Json:

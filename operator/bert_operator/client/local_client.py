@@ -43,8 +43,8 @@ class LocalClient:
         self._folder = Path(folder).expanduser().absolute()
 
     def jobs(self) -> list[Job]:
-        """Return the jobs, by name."""
-        return [_read_job(found) for found in sorted(map(JobFolder, self._paths()), key=lambda it: it.path.name)]
+        """Return the jobs, by name; one whose lock cannot be opened as it was last, with the reason FolderUnusable."""
+        return [_list_job(found) for found in sorted(map(JobFolder, self._paths()), key=lambda it: it.path.name)]
 
     def get(self, name: str) -> Job:
         """Return a job as it is now: ``job.phase``, ``job.progress``, ``job.stages()``, ``job.status``.
@@ -282,8 +282,18 @@ class LocalClient:
             raise OperatorError(f"{found.path.name}: its process {found.run.get('pid')} does not end")
 
 
+def _list_job(found: JobFolder) -> Job:
+    try:
+        return _read_job(found)
+    except OperatorError as error:  # which must not hide all other jobs
+        seen = found.status
+        status = {"phase": "Pending", **(seen.get("status") or {}), "reason": "FolderUnusable", "message": str(error)}
+        metadata = {"name": found.path.name, **(seen.get("metadata") or {})}
+        return Job({**found.manifest, "metadata": metadata, "status": status})
+
+
 def _read_job(found: JobFolder) -> Job:
-    """Return a job in the form that a cluster has it in."""
+    """Return a job in the form that a cluster has it in. Raises OperatorError."""
     # In this order: a process that ends in between has written its last status by then.
     is_running = found.is_running
     manifest, run, seen = found.manifest, found.run, found.status
