@@ -46,6 +46,8 @@ _BEFORE_SIGTERM = ("sh", "-c", "kill -s CONT -- 1 -1; sleep 1")
 # that names them in this variable would lose to the pod (kubelet puts the pod's variables after the plugin's). Nor in
 # the launcher, where mpi-operator sets it, empty, which means the same.
 _VISIBLE_GPUS = "NVIDIA_VISIBLE_DEVICES"
+# Whose resources bring no GPU of NVIDIA's. Not all but nvidia.com: volcano.sh/vgpu-number and others bring them too.
+_OTHER_MAKERS = ("amd.com", "aws.amazon.com", "gpu.intel.com", "habana.ai", "huawei.com")
 # What makes MPI take an InfiniBand card or end.
 _OF_CARDS = frozenset({"FI_PROVIDER", "I_MPI_OFI_PROVIDER", "OMPI_MCA_pml", "UCX_NET_DEVICES", "UCX_TLS"})
 # What is left to root of the runtime's usual set. Its right to read and write whatever lies on a volume, which jobs
@@ -229,7 +231,10 @@ def environment(frozen: Frozen, child: ChildSpec, role: str) -> list[Document]:
 
 
 def _may_have_gpus(resources: ResourcesSpec) -> bool:
-    return resources.accelerator is not None or bool(resources.resource_claims)
+    if resources.resource_claims:
+        return True
+    accelerator = resources.accelerator
+    return accelerator is not None and accelerator.resource_name.partition("/")[0] not in _OTHER_MAKERS
 
 
 def _source(variable: EnvironmentVariable) -> Document:
