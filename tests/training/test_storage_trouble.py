@@ -66,7 +66,8 @@ def test_a_disk_that_fills_up_after_the_first_step_ends_the_attempt_only(
     with pytest.raises(StorageFailed, match="No space left on device") as raised:
         run(config, stop=AtStep(4, lambda: fill(disk)))
     assert raised.value.exit_code == EXIT_INFRASTRUCTURE
-    with pytest.raises(StorageFailed, match="No space left on device") as still_full:
+    # What the checkpoint that did not fit has given back may be enough to begin with; preflight says so then.
+    with pytest.raises(StorageFailed, match=r"No space left on device|GB are free; the next checkpoints") as still_full:
         run(config, attempt=2)
     assert still_full.value.exit_code == EXIT_INFRASTRUCTURE, "retried, not given up: its first attempt could write"
     (disk / "others").unlink()
