@@ -309,8 +309,8 @@ class LogReader:
         if not is_cut and now_s - changed_at_s > _patience_s(after.promise):
             known_silence = before.of_pod(pod.uid).silence
             after = replace(after, silence=known_silence or Silence(pod.attempt, int(now_s - changed_at_s)))
-        has_news = replace(after, cut=before.cut) != before
-        after = replace(after, cut=self._note_cut(ref, pod, is_cut=is_cut, has_news=has_news))
+        if is_cut or ref in self._cut:
+            after = replace(after, cut=self._note_cut(ref, pod, is_cut=is_cut, has_news=after != before))
         self._known[ref] = _Known(job.uid, reading, pod.attempt, after, tail, changed_at_s, now_s)
         if refused := len(after.refused - before.refused):
             self._metrics.progress_refused(refused)

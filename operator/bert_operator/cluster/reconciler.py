@@ -279,17 +279,18 @@ class Reconciler:
         # Only of this very job: one that had its name before may have left records.
         records = latest.progress, latest.checkpoint, latest.hang
         progress, checkpoint, hang = (record if record and record.job == summary.uid else None for record in records)
+        told = latest if latest.job == summary.uid else LatestRecords()
         return Observed(
             status=status,
             children=tuple(self._observe_child(job, child) for child in own),
             stop_requested=job.spec.run_policy.suspend,
             progress=progress,
             checkpoint=checkpoint,
-            results=latest.results if latest.job == summary.uid else (),
+            results=told.results,
             hang=hang,
-            silence=latest.silence if latest.job == summary.uid else None,
-            unreadable=latest.unreadable if latest.job == summary.uid else None,
-            cut=latest.cut if latest.job == summary.uid else None,
+            silence=told.silence,
+            unreadable=told.unreadable,
+            cut=told.cut,
             blocker=refusal.blocker if refusal else None,
             created=self._children.created(job.ref, summary.uid),
             longest_grace_s=self._settings.limits.of(job.ref.namespace).stop_grace_seconds or LONGEST_GRACE_S,
