@@ -96,15 +96,18 @@ class LineDisplay(PlainDisplay):
     def show(self, line: str, record: ProgressRecord | None) -> None:
         """Write what the line says, unless it is progress that comes too soon; the end of a stage never does."""
         if record is None:
-            super().show(tame(line), None)
+            self._print(line)
         elif record.event == "progress":
             now_s = self._clock()
             step, steps = record.count("step"), record.count("steps")
             if now_s >= self._due_at_s or (step is not None and step == steps):
                 self._due_at_s = now_s + SECONDS_PER_LINE
-                super().show(tame(_render_progress(record)), None)
+                self._print(_render_progress(record))
         elif (sentence := describe_record(record)) is not None:
-            super().show(tame(sentence), None)
+            self._print(sentence)
+
+    def _print(self, text: str) -> None:
+        super().show(tame(text), None)
 
 
 class BarDisplay:
