@@ -113,7 +113,7 @@ test-stops: setup ## Stop pods at 40 moments of their start and kill 100 ranks, 
 test-stops-on-cluster: setup ## Stop jobs at 40 moments of their start on a cluster of one node (10 minutes)
 	@BERT_TEST_STOPS=40 $(BIN)/pytest -m cluster tests/cluster/test_early_stop.py $(PYTEST_ARGS)
 
-test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (7 minutes)
+test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (8 minutes)
 	@$(BIN)/pytest -m api_server -n 2 --dist worksteal tests/api_server $(PYTEST_ARGS)
 
 walk: setup ## Walk over the spec at random on a real API server, 2,000 transitions (WALK_ARGS="--seed 7 --transitions 500"; 10 minutes)

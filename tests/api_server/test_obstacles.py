@@ -168,9 +168,12 @@ def test_two_hundred_jobs_that_no_node_can_take_hold_up_nobody(
     clock = Clock("200 unschedulable jobs")
     in_parallel(lambda name: jobs.create(name, scheduling={}), names)
 
+    def seen() -> dict[str, Json]:
+        return {item["metadata"]["name"]: item for item in api.list(JOBS, namespace)}
+
     def waiting() -> list[str]:
-        found = {item["metadata"]["name"]: item.get("status") or {} for item in api.list(JOBS, namespace)}
-        return [name for name in names if found[name].get("reason") != "Unschedulable"]
+        found = seen()
+        return [name for name in names if (found[name].get("status") or {}).get("reason") != "Unschedulable"]
 
     wait_until(lambda: not waiting(), 120, lambda: f"Unschedulable of {waiting()}")
     clock.lap("reported")
@@ -180,10 +183,10 @@ def test_two_hundred_jobs_that_no_node_can_take_hold_up_nobody(
     clock.lap("the child of another job")
     assert jobs.children("wide-000") != []
     # Each says its reason once. What time changes is no news: nothing is written while they wait.
-    versions = {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in api.list(JOBS, namespace)}
+    before = seen()
     operator.wait_resyncs(2)
-    after = {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in api.list(JOBS, namespace)}
-    assert [name for name in names if after[name] != versions[name]] == []
+    after = seen()
+    assert [name for name in names if after[name] != before[name]] == []
     with FakeKubelet(api, namespace):
         for name in ("small", names[0], names[-1]):
             jobs.wait_phase(name, "Succeeded", timeout_s=MINUTE_S)
