@@ -60,20 +60,18 @@ class Snapshot:
             for text in _differences(objects[0].get(uid), item)
         ]
 
-    def own(self, job: Json) -> list[Json]:
+    def own(self, job: Json, memory: Memory) -> list[Json]:
         """Return a job's children: those that it controls, and the newest, whose owner others may have taken away.
 
-        A status names a child once it runs. Until then one without an owner is known by its name, and by its age: one
-        of an earlier job of that name may have been left on purpose.
+        A status names a child once it runs. Until then one without an owner is known by whom it was taken from. Its
+        age does not tell: a job may be deleted with ``--cascade=orphan`` and applied again within a second.
         """
         uid, known = job["metadata"]["uid"], status_of(job).get("child", {}).get("uid")
         name = f"{job['metadata']['name']}-a{status_of(job).get('attempt', 0)}"
-        since = str(job["metadata"].get("creationTimestamp", ""))
 
         def is_newest(child: Json) -> bool:
-            metadata = child["metadata"]
-            is_called_so = metadata["name"] in (name, f"{name}-training", f"{name}-prepare")
-            return is_called_so and not owner_uid(child) and str(metadata.get("creationTimestamp", "")) >= since
+            is_called_so = child["metadata"]["name"] in (name, f"{name}-training", f"{name}-prepare")
+            return is_called_so and not owner_uid(child) and memory.taken_from.get(child["metadata"]["uid"]) == uid
 
         return [
             child
@@ -90,6 +88,8 @@ class Memory:
     """Status."""
     kept: set[str] = field(default_factory=set)
     """Uids of objects that may outlive their job: it was deleted so, or others have taken their owner away."""
+    taken_from: dict[str, str] = field(default_factory=dict)
+    """Uids of children whose owner others have taken away, each with that of the job that it was."""
 
 
 def _differences(before: Any, now: Any) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _of_job(job: Json, found: Snapshot, memory: Memory) -> Iterator[str]:
         yield f"{name}: no phase, but {phase}"
         return
     yield from (f"{name}: {text}" for text in _back(memory.seen.get(job["metadata"]["uid"], {}), status))
-    active = [child for child in found.own(job) if not has_ended(child)]
+    active = [child for child in found.own(job, memory) if not has_ended(child)]
     staying = [child for child in active if not is_deleting(child)]
     if phase in TERMINAL:
         yield from (f"{name}: has {phase}, and {child['metadata']['name']} goes on" for child in staying)
@@ -136,7 +136,7 @@ def _of_job(job: Json, found: Snapshot, memory: Memory) -> Iterator[str]:
     if len(staying) > 1:
         yield f"{name}: {len(staying)} children at once: {[child['metadata']['name'] for child in staying]}"
     if phase != "Invalid" and blocked_by(status) not in _UNREADABLE:
-        yield from (f"{name}: {text}" for text in _of_phase(job, status, active, staying, found))
+        yield from (f"{name}: {text}" for text in _of_phase(job, status, active, staying, found, memory))
 
 
 def _back(before: Json, now: Json) -> Iterator[str]:
@@ -156,7 +156,9 @@ def _back(before: Json, now: Json) -> Iterator[str]:
         yield "a failure was forgotten"
 
 
-def _of_phase(job: Json, status: Json, active: list[Json], staying: list[Json], found: Snapshot) -> Iterator[str]:
+def _of_phase(
+    job: Json, status: Json, active: list[Json], staying: list[Json], found: Snapshot, memory: Memory
+) -> Iterator[str]:
     """Yield where the phase is not what the children show."""
     phase, reason = status["phase"], status.get("reason")
     told = f"{phase} ({reason})"
@@ -174,7 +176,7 @@ def _of_phase(job: Json, status: Json, active: list[Json], staying: list[Json], 
             yield f"{told}, and no child is suspended"
         case "Pending" if staying and all(_runs(child, found) for child in staying):
             yield f"{told}, and the pods of {staying[0]['metadata']['name']} run"
-        case "Pending" if not active and not _is_excused(status, found.own(job)):
+        case "Pending" if not active and not _is_excused(status, found.own(job, memory)):
             yield f"{told}: nothing will ever happen: no child, no back-off, nothing that blocks it"
 
 

@@ -15,7 +15,7 @@ from bert_operator.api.schema.bert_pretrain_job import RunPolicy
 from job_documents import as_kubectl_sends_it, draw_value
 from kubelet import GROUP, Action
 from operator_process import JOBS
-from spec_consistency import is_deleting, is_suspended
+from spec_consistency import is_deleting, is_suspended, owner_uid
 from spec_draws import MANY_FIELDS, as_applied, draw_job, grow
 from spec_surroundings import JOB_LABEL
 from spec_world import (
@@ -193,6 +193,8 @@ def change_child(world: World, name: str, chance: random.Random) -> bool:
     if is_done(answer) and "ownerReferences" in change.get("metadata", {}):
         # Nobody can tell any more whose it is once its job is gone and the operator has been restarted.
         world.memory.kept.add(child["metadata"]["uid"])
+        if owner := owner_uid(child):
+            world.memory.taken_from[child["metadata"]["uid"]] = owner
     return is_done(answer)
 
 

@@ -122,14 +122,14 @@ def test_what_was_to_stay_may_stay() -> None:
 
 def test_a_child_whose_owner_was_taken_before_the_status_named_it_is_the_jobs_own() -> None:
     waiting = job("Pending", "WaitingToStart")
-    kept = Memory(kept={"uid-bert-a1-training"})
-    assert problems(waiting, child(owner=""), memory=kept) == []
-    waiting["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
-    left = child(owner="")
-    left["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
-    (told,) = problems(waiting, left, memory=kept)
-    assert "nothing will ever happen" in told, "that of an earlier job of this name"
-    (told,) = problems(waiting, child("bert-a2-training", owner=""), memory=Memory(kept={"uid-bert-a2-training"}))
+    uid = "uid-bert-a1-training"
+    assert problems(waiting, child(owner=""), memory=Memory(kept={uid}, taken_from={uid: "u"})) == []
+    (told,) = problems(waiting, child(owner=""), memory=Memory(kept={uid}))
+    assert "nothing will ever happen" in told, "left on purpose by an earlier job of this name, in the same second"
+    (told,) = problems(waiting, child(owner=""), memory=Memory(kept={uid}, taken_from={uid: "earlier"}))
+    assert "nothing will ever happen" in told, "taken from an earlier job of this name"
+    uid = "uid-bert-a2-training"
+    (told,) = problems(waiting, child("bert-a2-training", owner=""), memory=Memory({}, {uid}, {uid: "u"}))
     assert "nothing will ever happen" in told, "of another attempt"
 
 
