@@ -192,6 +192,9 @@ secrets: setup ## Fail if a file holds something like a password or key that .se
 structure: setup ## Entries, levels, import cycles, comments, duplicated blocks (STRUCTURE_ARGS="another/checkout --json")
 	@$(BIN)/python tools/structure.py $(STRUCTURE_ARGS)
 
+crossings: setup ## Which modules a spec field and a sentence go through (CROSSINGS_ARGS=". another/checkout")
+	@$(BIN)/python tools/crossings.py $(CROSSINGS_ARGS)
+
 generated: setup ## Fail if a generated page or the CRD is older than its source
 	@$(BIN)/python tools/generate.py --check
 

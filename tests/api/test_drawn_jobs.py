@@ -18,7 +18,7 @@ from bert_operator.api.rules.pod_rules import POD_RULES
 from bert_operator.api.rules.section_rules import SECTION_RULES
 from bert_operator.api.rules.stage_rules import STAGE_RULES, StageView
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.section import Section
+from bert_operator.api.schema.section import Section, inner_sections
 from bert_operator.errors import InvalidJob, Problem
 from job_documents import TEXTS, draw_document, patterns, root
 from sample_job import Document
@@ -52,6 +52,21 @@ def sections(value: Any) -> Iterator[Section]:
         yield value
         for name in type(value).model_fields:
             yield from sections(getattr(value, name))
+
+
+def reached(section: Section) -> Iterator[Section]:
+    yield section
+    for name, _ in inner_sections(type(section)):
+        value = getattr(section, name)
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, Section):
+                yield from reached(item)
+
+
+def test_every_section_is_reached_by_the_fields_that_may_hold_one() -> None:
+    every = [[id(section) for section in sections(job.spec)] for job in jobs()[:300]]
+    assert max(map(len, every)) > 30
+    assert [[id(section) for section in reached(job.spec)] for job in jobs()[:300]] == every
 
 
 def problems_of(document: Document) -> list[Problem]:

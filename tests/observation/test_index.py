@@ -116,6 +116,33 @@ def test_a_namespace_s_jobs_are_kept_up_to_a_bound_and_read_again_beyond(monkeyp
     assert is_kept("third"), "there is room again"
 
 
+def test_the_document_of_a_job_is_at_hand_for_the_first_look_and_kept_as_bytes_for_the_next() -> None:
+    index, document = Index(), job(version=5)
+    index.put_job(document)
+    summary = index.job(DEMO)
+    assert summary is not None
+    taken = index.take_document(DEMO, summary)
+    assert taken["spec"] is document["spec"]
+    again = index.take_document(DEMO, summary)
+    assert again == taken
+    assert again["spec"] is not taken["spec"], "whoever has taken it may hold it, and no other has the same"
+    index.put_job(job(version=6, phase="Running"))
+    assert index.take_document(DEMO, summary)["status"] == {"phase": "Pending"}, "that of the summary, and no newer one"
+
+
+def test_only_the_latest_documents_are_at_hand() -> None:
+    index, count = Index(), index_module._MAX_AT_HAND + 1
+    for number in range(count):
+        index.put_job(job(f"job-{number}", uid=f"uid-{number}"))
+    summaries = [index.job(JobRef(NAMESPACE, f"job-{number}")) for number in range(count)]
+    documents = [index.take_document(JobRef(NAMESPACE, f"job-{n}"), s) for n, s in enumerate(summaries) if s]
+    assert [document["metadata"]["uid"] for document in documents] == [f"uid-{number}" for number in range(count)]
+    assert not index._at_hand
+    index.put_job(job(version=9))
+    index.drop(job(version=9))
+    assert not index._at_hand
+
+
 def test_another_job_of_the_name_replaces_the_first() -> None:
     index = Index()
     index.put_job(job(version=5, phase="Failed"))

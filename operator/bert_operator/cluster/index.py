@@ -25,6 +25,7 @@ from bert_operator.cluster.object_summaries import (
     WarningSummary,
     child_of,
     keeps_children,
+    kept_part,
     read_child,
     read_job,
     read_pod,
@@ -45,6 +46,9 @@ _WARNINGS_EACH = 4
 MAX_KEPT_BYTES_EACH = 16 * 1024 * 1024
 """Of the documents of one namespace's jobs, which is thousands of usual ones. Those beyond are read from the API server
 at every reconcile: whoever may create jobs must not fill the memory of the operator of all."""
+_MAX_AT_HAND = 64
+"""Jobs whose documents are held as they came, until they are looked at: those that a look soon follows. As objects they
+take ten times the bytes that are kept."""
 _MAX_TOMBSTONES = 20_000
 """Uids of deleted objects; enough for every response that may still be on its way."""
 
@@ -57,6 +61,8 @@ class Index:
         self._jobs: dict[JobRef, JobSummary] = {}
         # Of their documents, by namespace.
         self._kept_bytes: Counter[str] = Counter()
+        # Documents of the latest jobs, each with its summary: whoever looks first need not read it from its bytes.
+        self._at_hand: dict[JobRef, tuple[JobSummary, dict[str, Any]]] = {}
         # By kind and name: anyone may make a Job of an MPIJob's name.
         self._children: dict[JobRef, dict[tuple[str, str], ChildSummary]] = {}
         self._pods: dict[JobRef, dict[str, PodSummary]] = {}
@@ -92,6 +98,11 @@ class Index:
         has_room = self._kept_bytes[ref.namespace] < MAX_KEPT_BYTES_EACH
         self._jobs[ref] = summary = read_job(body, most_bytes=MAX_KEPT_BYTES if has_room else 0)
         self._count_kept(ref, summary, 1)
+        self._at_hand.pop(ref, None)
+        if summary.content is not None:
+            self._at_hand[ref] = summary, kept_part(body)
+        if len(self._at_hand) > _MAX_AT_HAND:
+            del self._at_hand[next(iter(self._at_hand))]
         self._keep_record(ref, None if known is None else known.child, summary.child)
         if summary.keeps_children:
             self._orphans.pop(ref, None)
@@ -207,6 +218,7 @@ class Index:
             if (job := self._jobs.get(ref)) is not None and job.uid == uid:
                 del self._jobs[ref]
                 self._count_kept(ref, job, -1)
+                self._at_hand.pop(ref, None)
                 self._news.pop(ref, None)
                 # One that is there may have lost its owner, and is known by its record until it is gone.
                 if job.child is not None and not self._has(ref, job.child):
@@ -233,6 +245,11 @@ class Index:
     def job(self, ref: JobRef) -> JobSummary | None:
         """Return a job."""
         return self._jobs.get(ref)
+
+    def take_document(self, ref: JobRef, summary: JobSummary) -> dict[str, Any]:
+        """Return the document of a job that was not too large to be kept; nobody else has it from here again."""
+        known, document = self._at_hand.pop(ref, (None, {}))
+        return document if known is summary else summary.document()
 
     def news(self, ref: JobRef) -> int:
         """Return a number that changes with everything new about a job, its children, its pods and their warnings."""

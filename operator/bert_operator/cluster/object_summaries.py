@@ -66,14 +66,14 @@ class JobSummary(NamedTuple):
     keeps_children: bool
     """Whether it is deleted with ``--cascade=orphan``: its children stay."""
     content: bytes | None
-    """The document as compact JSON, without managed fields and annotations; None if it is too large to be kept."""
+    """``kept_part`` of the document as compact JSON; None if it is too large to be kept."""
     series: JobSeries
     """What of it Prometheus gets."""
     is_managed_elsewhere: bool
     """Whether it is another controller's: nothing is done for it, and it counts nowhere."""
 
     def document(self) -> dict[str, Any]:
-        """Return a fresh copy of the document."""
+        """Return the document, read from what is kept."""
         assert self.content is not None, "a document that was too large to be kept is read again first"
         document: dict[str, Any] = read_json(self.content)
         return document
@@ -170,14 +170,7 @@ class WarningSummary(NamedTuple):
 
 def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummary:
     """Return the summary of a BertPretrainJob. most_bytes: of a document that is kept."""
-    metadata = body.get("metadata", {})
-    kept = {
-        "apiVersion": body.get("apiVersion"),
-        "kind": body.get("kind"),
-        "metadata": {key: metadata[key] for key in ("name", "namespace", "uid", "generation") if key in metadata},
-        "spec": body.get("spec", {}),
-        "status": body.get("status") or {},
-    }
+    metadata, kept = body.get("metadata", {}), kept_part(body)
     content = write_json(kept)
     stages = tuple(_stage_names(kept["spec"] or {}))
     # What stands in the status of such a job is told of another cluster, whose operator has it in its own metrics.
@@ -195,6 +188,18 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummar
         series=NOTHING if is_elsewhere else read_series(kept["status"], stages),
         is_managed_elsewhere=is_elsewhere,
     )
+
+
+def kept_part(body: Document) -> dict[str, Any]:
+    """Return a BertPretrainJob without managed fields, annotations and all else that no decision is made from."""
+    metadata = body.get("metadata", {})
+    return {
+        "apiVersion": body.get("apiVersion"),
+        "kind": body.get("kind"),
+        "metadata": {key: metadata[key] for key in ("name", "namespace", "uid", "generation") if key in metadata},
+        "spec": body.get("spec", {}),
+        "status": body.get("status") or {},
+    }
 
 
 def keeps_children(job: Document) -> bool:

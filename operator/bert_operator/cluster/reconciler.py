@@ -168,7 +168,7 @@ class Reconciler:
             if large is None or large.is_deleting:
                 raise Requeue(CONFLICT_PAUSE_S)
             summary = large
-        document = summary.document()
+        document = self._index.take_document(ref, summary)
         # Before anything else: a status of a newer release may hold what this one cannot even parse.
         if (wanted := wants_newer(document.get("status") or {}, own=__version__)) is not None:
             self._leave_alone(ref, summary, wanted)

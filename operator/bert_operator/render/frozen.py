@@ -32,6 +32,8 @@ SPEC_KEY = names.SPEC_KEY
 
 _FOR_HASHES: Document = {"sort_keys": True, "separators": (",", ":")}
 """How documents are written to be hashed. Hashes are compared with those of other releases."""
+_PLAIN = frozenset({bool, float, int, str})
+"""Of most values, which are written as they are."""
 _MAY_DIFFER = frozenset({"contract_version", "delete_after_success"})
 """Keys of run configurations that depend on the release, or on runPolicy, which may change."""
 
@@ -96,7 +98,7 @@ def _written(value: Any) -> Any:
     if isinstance(value, Section):
         fields, kept = vars(value), _kept_nulls(type(value))
         return {
-            key: _written(item)
+            key: item if type(item) in _PLAIN else _written(item)
             for name, key in keys_of(type(value)).items()
             if (item := fields[name]) is not None or name in kept
         }

@@ -45,20 +45,23 @@ def _job_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Proble
     kinds_are_known = soundness.is_there(("stages",)) and all(
         soundness.has_its_fields(("stages", number)) for number in range(len(job.spec.stages))
     )
+    is_complete = soundness.is_complete
     for rule in _OF_JOBS:
-        is_sound = soundness.is_complete or all(soundness.is_whole(path) for path in rule.reads)
+        is_sound = is_complete or all(soundness.is_whole(path) for path in rule.reads)
         if is_sound and (kinds_are_known or not rule.reads_kinds):
-            yield from rule.problems(job.spec, "spec")
+            for found in rule.check(job.spec):
+                yield rule.problem(found, "spec")
 
 
 def _stage_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Problem]:
-    trained = None
+    trained, is_complete = None, soundness.is_complete
     for number, stage in enumerate(job.spec.stages):
         here: Path = ("stages", number)
         view = StageView(stage, job.spec, trained)
         for rule in _OF_STAGES:
-            if soundness.is_complete or _is_sound(rule, here, soundness):
-                yield from rule.problems(view, f"spec.stages[{number}]")
+            if is_complete or _is_sound(rule, here, soundness):
+                for found in rule.check(view):
+                    yield rule.problem(found, f"spec.stages[{number}]")
         # After the rules: a stage takes lengths from the stages before it, not from itself.
         trained = stage.pretrain or trained
 

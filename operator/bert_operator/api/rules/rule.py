@@ -48,15 +48,14 @@ class Rule(Generic[Subject]):
     reads_kinds: bool
     """Whether the stage's kind, or that of every stage, has to be known."""
 
-    def problems(self, subject: Subject, path: str) -> Iterator[Problem]:
-        """Yield what is wrong with a subject that stands at ``path``."""
-        for found in self.check(subject):
-            yield Problem(
-                path=f"{path}.{found.path}" if found.path else path,
-                got=found.got,
-                allowed=found.allowed or self.allowed,
-                next_step=found.next_step or self.next_step,
-            )
+    def problem(self, found: Violation, path: str) -> Problem:
+        """Return what to say of a violation in a subject that stands at ``path``."""
+        return Problem(
+            path=f"{path}.{found.path}" if found.path else path,
+            got=found.got,
+            allowed=found.allowed or self.allowed,
+            next_step=found.next_step or self.next_step,
+        )
 
     def cel_at(self, section: str) -> Iterator[CelRule]:
         """Yield what the API server checks of the rule at a section, given by the name of its class."""

@@ -27,7 +27,7 @@ from bert_operator.api.schema.bert_pretrain_job import (
     ProfileStepsSpec,
     RunPolicy,
 )
-from bert_operator.api.schema.section import Section, keys_of
+from bert_operator.api.schema.section import Section, inner_sections
 from bert_operator.errors import ABSENT, Path, Problem, render_path, render_value
 
 RESERVED_NAMES = (
@@ -358,13 +358,15 @@ def section_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Pro
 
 
 def _visit(section: Section, path: Path, soundness: Soundness) -> Iterator[Problem]:
-    for name, value in vars(section).items():
+    fields = vars(section)
+    for name, key in inner_sections(type(section)):
+        value = fields[name]
         if isinstance(value, Section):
-            yield from _visit(value, (*path, keys_of(type(section))[name]), soundness)
+            yield from _visit(value, (*path, key), soundness)
         elif isinstance(value, tuple):
             for number, item in enumerate(value):
                 if isinstance(item, Section):
-                    yield from _visit(item, (*path, keys_of(type(section))[name], number), soundness)
+                    yield from _visit(item, (*path, key, number), soundness)
     # By exact type: no section inherits from another.
     for rule in SECTION_RULES.get(type(section), ()):
         if (soundness.is_complete or soundness.is_whole(path)) and not rule.holds(section):

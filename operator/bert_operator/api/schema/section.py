@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -41,3 +41,16 @@ class Section(BaseModel):
 def keys_of(kind: type[Section]) -> dict[str, str]:
     """Return by field what YAML calls it."""
     return {name: field.alias or name for name, field in kind.model_fields.items()}
+
+
+@cache
+def inner_sections(kind: type[Section]) -> tuple[tuple[str, str], ...]:
+    """Return the fields of a section that may hold others, alone or in a list, each with what YAML calls it."""
+    keys = keys_of(kind)
+    return tuple((name, keys[name]) for name, field in kind.model_fields.items() if _holds_section(field.annotation))
+
+
+def _holds_section(annotation: Any) -> bool:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return True
+    return any(map(_holds_section, get_args(annotation)))
