@@ -87,8 +87,10 @@ def test_a_lock_that_is_a_link_is_an_error_of_ours_and_hides_no_other_job(tmp_pa
     assert (other.name, other.reason) == ("other", "ProcessGone")
 
 
-def test_a_log_that_is_a_link_is_not_written_through(tmp_path: Path, prey: Path) -> None:
+def test_a_log_that_is_a_link_is_neither_written_nor_read_through(tmp_path: Path, prey: Path) -> None:
     (tmp_path / "log").symlink_to(prey)
     with pytest.raises(OperatorError, match=r"log: got a symbolic link; allowed: "):
         JobFolder(tmp_path).start({"spec": {"output": {}}}, cwd=str(tmp_path), options=(), goes_on=True)
     assert prey.read_text() == "kept"
+    with pytest.raises(OperatorError, match=r"log: got a symbolic link; allowed: "):
+        next(JobFolder(tmp_path).lines())

@@ -264,6 +264,12 @@ def test_a_refusal_that_mpi_operator_passes_on_is_told_as_what_it_is() -> None:
     assert classify_refusal("spec.mpiReplicaSpecs: Invalid", "MPIJobFailed").reason == "MPIJobRejected"
 
 
+def test_a_quota_on_objects_counts_those_that_have_ended() -> None:
+    refused = 'jobs.batch "x" is forbidden: exceeded quota: objects, requested: count/jobs.batch=1, used: 8, limited: 8'
+    assert "Next: delete jobs that have ended, or have the" in classify_refusal(refused).message
+    assert "Next: lower spec.workers or spec.resources, or have the" in classify_refusal(QUOTA).message
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [

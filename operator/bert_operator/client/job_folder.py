@@ -161,7 +161,7 @@ class JobFolder:
     def lines(self, *, follow: Callable[[], bool] = lambda: False) -> Iterator[str]:
         """Yield the lines of the log. follow: whether more may come; asked before the end is looked for."""
         rest = b""
-        with contextlib.suppress(FileNotFoundError), (self.path / _LOG).open("rb") as log:
+        with contextlib.suppress(FileNotFoundError), _open(self.path / _LOG, "rb") as log:
             while True:
                 goes_on = follow()
                 while data := log.read(1 << 16):
