@@ -1,4 +1,6 @@
-"""Six faults of ``make chaos`` (docs/reliability.md), each at one moment; none that test_healing.py has already.
+"""Six faults of ``make chaos`` (docs/reliability.md), each at one moment; none that another test here has already.
+
+Killed and stopped ranks are in test_healing.py, an eviction is in test_graceful_stop.py.
 
 Every verdict must be right or late, not wrong: how long recovery takes, and how much is trained again, is measured by
 ``make chaos``, not by a test. An interruption that may not be, and files left behind, are wrong here as well.
@@ -22,12 +24,12 @@ pytestmark = pytest.mark.timeout(400)
 SEED = 22
 NO_BAR_S = float("inf")
 CHOSEN = (
-    "eviction of a worker",
-    "network of a pod cut for 30 s",
     "newest checkpoint damaged",
     "memory limit hit",
+    "network of a pod cut for 30 s",
     "volume full for 20 s",
     "volume read-only for 20 s",
+    "owner references removed",
 )
 
 

@@ -22,6 +22,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import ConfigException
 
 from bert_operator.api.crd import PLURAL
+from bert_operator.api.schema.json_schema import job_node
 from bert_operator.cluster.client import ApiClient, ApiError, load_configuration
 from bert_operator.cluster.health import Health, serve_http
 from bert_operator.cluster.index import Index
@@ -59,6 +60,8 @@ def run_operator(settings: Settings) -> None:
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    # Made once, from the types: 40 ms for which all jobs would wait as soon as the first one comes.
+    job_node()
     # One loop in one thread: what stands between two awaits is atomic. Index, queue and reconciler count on it and have
     # no locks.
     # uvloop, which kopf's own command line takes too: asyncio's TLS and transports are Python, uvloop's are compiled.
