@@ -209,7 +209,14 @@ def rename(shards: Path) -> None:
         path.rename(path.with_name(path.name.replace("training_", "training_anew_")))
 
 
-@pytest.mark.parametrize("change", [lambda shards: exchange(shards / "training_0001.hdf5"), rename])
+def make_fewer(shards: Path) -> None:
+    """Make the data anew in two parts."""
+    for path in shards.glob("training_*"):
+        exchange(path)
+    (shards / "training_0002.hdf5").unlink()
+
+
+@pytest.mark.parametrize("change", [lambda shards: exchange(shards / "training_0001.hdf5"), rename, make_fewer])
 def test_before_the_first_checkpoint_data_may_be_made_anew(
     tmp_path: Path, dataset: Path, change: Callable[[Path], None]
 ) -> None:
@@ -220,6 +227,24 @@ def test_before_the_first_checkpoint_data_may_be_made_anew(
         train(tmp_path / "out", dataset, AtStep(2, stop))
     change(dataset / SHARDS)
     train(tmp_path / "out", dataset, attempt=2)
+
+
+@pytest.mark.parametrize("gone", ["training_0001.hdf5", "training_0002.hdf5"])
+def test_before_the_first_checkpoint_a_shard_that_is_gone_is_named_and_left_out_on_request(
+    tmp_path: Path, dataset: Path, gone: str
+) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "out", dataset, AtStep(2, stop))
+    (dataset / SHARDS / gone).unlink()
+    with pytest.raises(DataUnreadable, match=f"1 of 3 shards are not those .*: {gone} is gone"):
+        train(tmp_path / "out", dataset, attempt=2)
+    with pytest.raises(DataUnreadable, match=gone):
+        train(tmp_path / "out", dataset, attempt=3)
+    train(tmp_path / "out", dataset, attempt=4, skip=True)
+    assert [record["path"] for record in events(tmp_path / "out", "shard_left_out")] == [str(dataset / SHARDS / gone)]
 
 
 def test_before_the_first_checkpoint_a_folder_that_is_gone_is_no_mistyped_path(tmp_path: Path, dataset: Path) -> None:

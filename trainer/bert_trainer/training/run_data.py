@@ -15,7 +15,14 @@ from bert_trainer.checkpoints.store import CHECKPOINTS_FOLDER
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, Evaluation, PretrainStage
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
-from bert_trainer.dataset.shards import ShardFolder, Split, check_there, find_named_shards, find_shard_folder
+from bert_trainer.dataset.shards import (
+    ShardFolder,
+    Split,
+    check_there,
+    find_named_shards,
+    find_shard_folder,
+    lacks_some,
+)
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, StorageFailed
 from bert_trainer.optim.schedule import num_steps
@@ -91,6 +98,20 @@ def _has_learnt(output: Path) -> bool:
     return bool(list(output.glob(f"{CHECKPOINTS_FOLDER}/*/{MANIFEST_FILE}")))
 
 
+def _binding_record(config: RunConfig, output: Path) -> dict[str, StageShards]:
+    """Return what the data of each stage have to be, as far as the run has begun with it."""
+    record = read_record(output)
+    if _has_learnt(output):
+        return record
+    # Nothing was learnt yet from the data, which may have been made anew since. Files that are gone are no such case.
+    bases = {stage.name: _base(config, stage) for stage in config.stages if isinstance(stage, PretrainStage)}
+    return {
+        name: known
+        for name, known in record.items()
+        if name in bases and lacks_some(bases[name] / known.folder, known.files)
+    }
+
+
 def _base(config: RunConfig, stage: PretrainStage) -> Path:
     return Path(stage.shards or config.dataset.folder)
 
@@ -125,8 +146,7 @@ def _open_stages(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, S
     evaluation: dict[int, EvaluationSet] = {}
     samples_before = 0
     output = Path(config.output_folder)
-    # Before the first checkpoint nothing was learnt from the data: they may have been made anew since.
-    record = read_record(output) if _has_learnt(output) else {}
+    record = _binding_record(config, output)
     begun: dict[str, tuple[Path, ShardFolder]] = {}
     for index, stage in enumerate(config.stages):
         if isinstance(stage, PretrainStage):

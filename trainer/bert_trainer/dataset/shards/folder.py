@@ -218,6 +218,20 @@ def check_there(folder: Path, known: Mapping[str, KnownShard]) -> None:
         raise _other_shards(folder, gone, len(known))
 
 
+def lacks_some(folder: Path, known: Mapping[str, KnownShard]) -> bool:
+    """Return whether a folder is the one with which a run began, but for files that are gone.
+
+    One whose other files have changed was made anew, in fewer parts.
+    """
+    try:
+        left = {path.name: path for path in files_in(folder) if path.name in known}
+        if len(left) == len(known):
+            return False
+        return bool(left) and all(KnownShard.of(path, read_header(path)) == known[name] for name, path in left.items())
+    except (InputError, OSError):
+        return False  # whoever opens them says what is wrong
+
+
 def _other_shards(folder: Path, problems: Mapping[str, str], num_known: int) -> DataUnreadable:
     named = ", ".join(f"{name} {problem}" for name, problem in list(problems.items())[:_NAMED_FILES])
     return DataUnreadable(
