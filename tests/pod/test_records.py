@@ -107,11 +107,21 @@ def test_wrong_input_is_reported_by_its_message_and_hint() -> None:
     assert (record["reason"], record["message"]) == ("InputError", "vocab.txt: is empty\nhint: write it")
 
 
+@pytest.mark.parametrize(("code", "reason"), [(2, "DataUnreadable"), (4, "StorageFailed")])
+def test_rank_0_s_error_is_reported_where_another_rank_was_the_first_to_leave(code: int, reason: str) -> None:
+    said = f"bert-train: shards: 1 of 8 is gone\nhint: restore it\nreason: {reason}"
+    left = OPEN_MPI_5.replace("code:    1", f"code:    {code}")
+    record = build(code, (3, GREETING), (0, "rank 0 on worker-0 begins"), (0, said), (3, "a warning"), (None, left))
+    assert (record["reason"], record["message"]) == (reason, "shards: 1 of 8 is gone\nhint: restore it")
+
+
 def test_an_exception_is_reported_by_the_rank_that_failed_first() -> None:
     other = [(2, "Traceback (most recent call last):"), (2, "HorovodInternalError: peer lost")]
     record = build(1, *[(3, line) for line in TRACEBACK], *other, (None, OPEN_MPI_5))
     assert (record["reason"], record["message"]) == ("OutOfMemoryError", "too much")
     assert record["firstFailure"] == {"rank": 3, "host": "worker-1", "exitCode": 1}
+    own = [(3, line) for line in TRACEBACK]
+    assert build(1, (0, "bert-train: disk full"), *own, (None, OPEN_MPI_5))["message"] == "too much"
 
 
 GREETING = "rank 3 on worker-1: processors 1 (1 cores), 1 threads, allocator system, OpenMP libgomp.so.1"

@@ -193,7 +193,10 @@ def _explain(exit_code: int, log: LauncherLog, failure: FirstFailure | None) -> 
         reason = "Succeeded" if exit_code == 0 else "Stopped"
         return reason, final.get("message", "") if agrees and exit_code else ""
     lines = log.last_lines(failure.rank if failure else None)
-    error = find_error_message(lines)
+    error, exception = find_error_message(lines), find_exception(lines)
+    if error is None and exception is None:
+        # A rank that leaves because rank 0 has ended the run says nothing of it, and may be the first one to be seen.
+        error = find_error_message(log.last_lines(0))
     is_reported = log.rank_0_exit_code == exit_code or error is not None and error[0] in _INFRASTRUCTURE_REASONS
     if exit_code == EXIT_INFRASTRUCTURE and not is_reported:
         host = failure.host if failure and failure.host else "a worker"
@@ -203,7 +206,7 @@ def _explain(exit_code: int, log: LauncherLog, failure: FirstFailure | None) -> 
         return final.get("reason", _default_reason(exit_code)), final.get("message", "")
     if exit_code < _SIGNAL_BASE and error:
         return error[0] or _default_reason(exit_code), error[1]
-    if exit_code < _SIGNAL_BASE and (exception := find_exception(lines)):
+    if exit_code < _SIGNAL_BASE and exception:
         return exception
     reason, tail = _default_reason(exit_code), "\n".join(lines)
     if exit_code <= _SIGNAL_BASE:
