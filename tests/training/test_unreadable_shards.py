@@ -229,6 +229,28 @@ def test_before_the_first_checkpoint_data_may_be_made_anew(
     train(tmp_path / "out", dataset, attempt=2)
 
 
+@pytest.mark.parametrize("skip", [False, True])
+def test_before_the_first_checkpoint_data_without_checksums_may_be_made_anew_in_fewer_parts(
+    tmp_path: Path, dataset: Path, *, skip: bool
+) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    for path in (dataset / SHARDS).iterdir():
+        relayout(path, "intel")
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "out", dataset, AtStep(2, stop), skip=skip)
+    before = (dataset / SHARDS / "training_0001.hdf5").stat().st_size
+    make_fewer(dataset / SHARDS)
+    for path in (dataset / SHARDS).iterdir():
+        relayout(path, "intel")
+    assert (dataset / SHARDS / "training_0001.hdf5").stat().st_size == before, (
+        "nothing that is recorded tells them apart"
+    )
+    train(tmp_path / "out", dataset, attempt=2, skip=skip)
+    assert events(tmp_path / "out", "shard_left_out") == []
+
+
 @pytest.mark.parametrize("gone", ["training_0001.hdf5", "training_0002.hdf5"])
 def test_before_the_first_checkpoint_a_shard_that_is_gone_is_named_and_left_out_on_request(
     tmp_path: Path, dataset: Path, gone: str
