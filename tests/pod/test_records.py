@@ -115,6 +115,20 @@ def test_rank_0_s_error_is_reported_where_another_rank_was_the_first_to_leave(co
     assert (record["reason"], record["message"]) == (reason, "shards: 1 of 8 is gone\nhint: restore it")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        [(0, "bert-pod: py-spy: no native stacks (timed out)")],
+        [(0, "bert-train: shards: 1 of 8 is gone\nhint: restore it\nreason: DataUnreadable")],
+        [(2, "bert-train: disk full\nreason: StorageFailed")],
+    ],
+    ids=["what ends no run", "of another exit code", "of a rank that is not 0"],
+)
+def test_what_did_not_end_the_run_is_not_told_in_place_of_the_failed_rank_s_lines(said: list[tuple[int, str]]) -> None:
+    record = build(1, *said, (3, "libcudart.so: cannot open shared object file"), (None, OPEN_MPI_5))
+    assert record["message"] == "libcudart.so: cannot open shared object file"
+
+
 def test_an_exception_is_reported_by_the_rank_that_failed_first() -> None:
     other = [(2, "Traceback (most recent call last):"), (2, "HorovodInternalError: peer lost")]
     record = build(1, *[(3, line) for line in TRACEBACK], *other, (None, OPEN_MPI_5))

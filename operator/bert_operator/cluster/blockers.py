@@ -185,7 +185,7 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
     # "failed quota: NAME: must specify limits.memory": a quota on limits refuses pods that have none.
     if "exceeded quota" in lower or "must specify" in lower and "quota" in lower:
         reason = BlockerReason.QUOTA_EXCEEDED
-        # Objects that have ended count as well where a quota counts objects (count/jobs.batch, pods), not in others.
+        # count/jobs.batch and count/pods count what has ended as well; pods and amounts of resources do not.
         first = "delete jobs that have ended" if "count/" in lower else "lower spec.workers or spec.resources"
         remedy = f"{first}, or have the ResourceQuota raised"
     elif "violates podsecurity" in lower:

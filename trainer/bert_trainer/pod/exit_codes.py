@@ -195,8 +195,7 @@ def _explain(exit_code: int, log: LauncherLog, failure: FirstFailure | None) -> 
     lines = log.last_lines(failure.rank if failure else None)
     error, exception = find_error_message(lines), find_exception(lines)
     if error is None and exception is None:
-        # A rank that leaves because rank 0 has ended the run says nothing of it, and may be the first one to be seen.
-        error = find_error_message(log.last_lines(0))
+        error = _error_of_rank_0(exit_code, log)
     is_reported = log.rank_0_exit_code == exit_code or error is not None and error[0] in _INFRASTRUCTURE_REASONS
     if exit_code == EXIT_INFRASTRUCTURE and not is_reported:
         host = failure.host if failure and failure.host else "a worker"
@@ -212,6 +211,22 @@ def _explain(exit_code: int, log: LauncherLog, failure: FirstFailure | None) -> 
     if exit_code <= _SIGNAL_BASE:
         return reason, tail
     return reason, f"{_describe_signal(reason, log, failure)}\n{tail[-_MAX_LOG_TAIL_CHARACTERS:]}".rstrip()
+
+
+def _error_of_rank_0(exit_code: int, log: LauncherLog) -> tuple[str | None, str] | None:
+    """Return what rank 0 has ended the run for, as ``find_error_message`` does; None where that fits no such exit code.
+
+    A rank that leaves because of it says nothing, has the same exit code, and may be the first one to be seen.
+    """
+    if not log.has_own_error(0):
+        return None
+    # What bert-pod says beside a program that runs, as of stacks that it could not read, ends no run.
+    error = find_error_message([line for line in log.last_lines(0) if not line.startswith("bert-pod: ")])
+    if error is None:
+        return None
+    # Trouble with files has the code of the error that it replaces before the first step, EXIT_BAD_INPUT mostly.
+    code = EXIT_FAILED if error[0] is None else NAMED[error[0]].exit_code
+    return error if exit_code in (EXIT_BAD_INPUT, code) else None
 
 
 def _describe_signal(name: str, log: LauncherLog, failure: FirstFailure | None) -> str:
