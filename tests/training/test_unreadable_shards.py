@@ -22,9 +22,11 @@ from safetensors.torch import load_file
 from at_step import AtStep
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.config.run_config import RunConfig
-from bert_trainer.dataset.shards import ShardFolder, read_header, read_shard, write_shard
+from bert_trainer.dataset.shards import ShardFolder, ShardHeader, read_header, read_shard, write_shard
+from bert_trainer.dataset.shards import folder as shard_folder
+from bert_trainer.dataset.shards.dataset_info import BuildSettings, DatasetInfo
 from bert_trainer.dataset.shards.ragged import RaggedSamples
-from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, DataUnreadable, StorageFailed
+from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, DataUnreadable, InputError, StorageFailed
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone, PeerFailed, World
 from bert_trainer.training import data_loader
@@ -251,22 +253,97 @@ def test_before_the_first_checkpoint_data_without_checksums_may_be_made_anew_in_
     assert events(tmp_path / "out", "shard_left_out") == []
 
 
-@pytest.mark.parametrize("gone", ["training_0001.hdf5", "training_0002.hdf5"])
-def test_before_the_first_checkpoint_a_shard_that_is_gone_is_named_and_left_out_on_request(
-    tmp_path: Path, dataset: Path, gone: str
-) -> None:
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def train_two_steps(folder: Path, dataset: Path) -> None:
+    """Begin a run and end it before its first checkpoint."""
+
     def stop() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "out", dataset, AtStep(2, stop))
-    (dataset / SHARDS / gone).unlink()
-    with pytest.raises(DataUnreadable, match=f"1 of 3 shards are not those .*: {gone} is gone"):
-        train(tmp_path / "out", dataset, attempt=2)
-    with pytest.raises(DataUnreadable, match=gone):
-        train(tmp_path / "out", dataset, attempt=3)
+        train(folder, dataset, AtStep(2, stop))
+
+
+@pytest.mark.parametrize(
+    ("troubles", "wrong"),
+    [
+        ({1: Path.unlink}, {1: "is gone"}),
+        ({2: Path.unlink}, {2: "is gone"}),
+        ({1: truncate}, {1: "is damaged"}),
+        ({0: truncate, 2: Path.unlink}, {0: "is damaged", 2: "is gone"}),
+        ({0: exchange, 1: Path.unlink}, {0: "has changed", 1: "is gone"}),
+    ],
+    ids=lambda it: " ".join(getattr(trouble, "__name__", "") for trouble in it.values()).strip() or None,
+)
+def test_before_the_first_checkpoint_shards_that_are_gone_or_damaged_are_named_and_left_out_on_request(
+    tmp_path: Path, dataset: Path, troubles: dict[int, Callable[[Path], None]], wrong: dict[int, str]
+) -> None:
+    train_two_steps(tmp_path / "out", dataset)
+    shards = {number: dataset / SHARDS / f"training_{number:04}.hdf5" for number in range(3)}
+    for number, trouble in troubles.items():
+        trouble(shards[number])
+    named = ", ".join(f"{shards[number].name} {what}" for number, what in wrong.items())
+    for attempt in (2, 3):
+        with pytest.raises(DataUnreadable, match=f": {len(wrong)} of 3 shards are not those .*: {named}\n"):
+            train(tmp_path / "out", dataset, attempt=attempt)
     train(tmp_path / "out", dataset, attempt=4, skip=True)
-    assert [record["path"] for record in events(tmp_path / "out", "shard_left_out")] == [str(dataset / SHARDS / gone)]
+    left_out = {record["path"] for record in events(tmp_path / "out", "shard_left_out")}
+    assert left_out == {str(shards[number]) for number in wrong}
+
+
+def test_a_damaged_shard_is_named_when_a_run_resumes(tmp_path: Path, dataset: Path, second: Path) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "out", dataset, AtStep(5, stop))
+    truncate(second)
+    with pytest.raises(DataUnreadable, match="1 of 3 shards are not those .*: training_0001.hdf5 is damaged"):
+        train(tmp_path / "out", dataset, attempt=2)
+    train(tmp_path / "out", dataset, attempt=3, skip=True)
+    assert [record["path"] for record in events(tmp_path / "out", "shard_left_out")] == [str(second)]
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_data_that_are_being_built_anew_are_told_as_that(tmp_path: Path, dataset: Path, *, skip: bool) -> None:
+    """Not as files that are gone, although some of the old ones are still there."""
+    train_two_steps(tmp_path / "out", dataset)
+    (dataset / SHARDS / "training_0002.hdf5").unlink()
+    settings = BuildSettings(
+        generator_version=1,
+        vocabulary_size=None,
+        vocabulary="trained",
+        lower_case=True,
+        held_out_fraction=0.05,
+        near_duplicate_similarity=0.8,
+        dupe_factor=1,
+        masked_lm_probability=0.15,
+        short_sequence_probability=0.1,
+        seed=1,
+        num_shards=2,
+    )
+    DatasetInfo(settings=settings, source="text", fingerprint="1").write(dataset)
+    with pytest.raises(InputError, match="the dataset is not complete") as stopped:
+        train(tmp_path / "out", dataset, attempt=2, skip=skip)
+    assert not isinstance(stopped.value, DataUnreadable)
+
+
+def test_a_volume_in_trouble_is_no_damaged_shard(
+    tmp_path: Path, dataset: Path, second: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_two_steps(tmp_path / "out", dataset)
+
+    def fail(path: Path) -> ShardHeader:
+        if path == second:
+            raise InputError(f"{path}: damaged or not an HDF5 file") from OSError(errno.EIO, os.strerror(errno.EIO))
+        return read_header(path)
+
+    monkeypatch.setattr(shard_folder, "read_header", fail)
+    with pytest.raises(StorageFailed, match="training_0001.hdf5: damaged or not"):
+        train(tmp_path / "out", dataset, attempt=2)
 
 
 def test_before_the_first_checkpoint_a_folder_that_is_gone_is_no_mistyped_path(tmp_path: Path, dataset: Path) -> None:

@@ -18,10 +18,10 @@ from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.shards import (
     ShardFolder,
     Split,
-    check_there,
+    check_left,
     find_named_shards,
     find_shard_folder,
-    lacks_some,
+    has_lost_some,
 )
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, StorageFailed
@@ -103,12 +103,13 @@ def _binding_record(config: RunConfig, output: Path) -> dict[str, StageShards]:
     record = read_record(output)
     if _has_learnt(output):
         return record
-    # Nothing was learnt yet from the data, which may have been made anew since. Files that are gone are no such case.
+    # Nothing was learnt yet from the data, which may have been made anew since. That does not explain files that are
+    # gone or damaged among others that are as they were.
     bases = {stage.name: _base(config, stage) for stage in config.stages if isinstance(stage, PretrainStage)}
     return {
         name: known
         for name, known in record.items()
-        if name in bases and lacks_some(bases[name] / known.folder, known.files)
+        if name in bases and has_lost_some(bases[name] / known.folder, known.files)
     }
 
 
@@ -188,16 +189,20 @@ def _open_training_shards(
             max_predictions=stage.max_predictions_per_sequence,
             vocabulary=vocabulary,
         )
-    if known is not None:
-        check_there(_base(config, stage) / known.folder, known.files)
-    folder = _open_shards(
-        config,
-        stage,
-        vocabulary,
-        split="training",
-        length=stage.sequence_length,
-        masked=stage.masking == "static",
-    )
+    try:
+        folder = _open_shards(
+            config,
+            stage,
+            vocabulary,
+            split="training",
+            length=stage.sequence_length,
+            masked=stage.masking == "static",
+        )
+    except InputError:
+        if known is not None:
+            # These data were right once: which of them are no longer there, or no longer whole, says more.
+            check_left(_base(config, stage) / known.folder, known.files)
+        raise
     if known is not None:
         folder.check_same(known.files)
     return folder

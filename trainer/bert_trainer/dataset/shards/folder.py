@@ -15,7 +15,7 @@ from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.tfrecord_file import has_tfrecord_name, is_tfrecord, without_suffix
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, DataUnreadable, InputError, StorageFailed
-from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors, refuse_others_links
+from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors, is_trouble, refuse_others_links
 from bert_trainer.system.files import files_below, files_in
 
 SUFFIXES = (".hdf5", ".h5")
@@ -130,7 +130,7 @@ class ShardFolder:
             return
         problems = {
             **{name: "is new" for name in now if name not in known},
-            **{name: "has changed" for name in known if name in now and now[name] != known[name]},
+            **{name: _CHANGED if name in now else _GONE for name in known if now.get(name) != known[name]},
         }
         raise _other_shards(self.paths[0].parent, problems, len(known))
 
@@ -207,30 +207,67 @@ _RESTORE = (
 )
 
 
-def check_there(folder: Path, known: Mapping[str, KnownShard]) -> None:
-    """Check that the files with which a run began are there, before anything else is said about those that are.
+def check_left(folder: Path, known: Mapping[str, KnownShard]) -> None:
+    """Check that the files with which a run began are there and can be read, where the folder cannot be opened.
+
+    Reads the header of each, so it is for finding out what is wrong.
 
     Raises:
-        DataUnreadable: some are gone; names the first of them.
+        DataUnreadable: some are gone or damaged; names the first that are not what they were.
     """
-    there = {path.name for path in files_in(folder)}
-    if gone := {name: "is gone" for name in known if name not in there}:
-        raise _other_shards(folder, gone, len(known))
+    if _is_being_built(folder):
+        return
+    states = _states(folder, known)
+    if not _LOST.isdisjoint(states.values()):
+        problems = {name: state for name, state in states.items() if state in (*_LOST, _CHANGED)}
+        raise _other_shards(folder, problems, len(known))
 
 
-def lacks_some(folder: Path, known: Mapping[str, KnownShard]) -> bool:
-    """Return whether a folder is the one with which a run began, but for files that are gone.
+def has_lost_some(folder: Path, known: Mapping[str, KnownShard]) -> bool:
+    """Return whether a folder is the one with which a run began, but for files that are gone or damaged.
 
-    One that was made anew in fewer parts is another one. Only checksums tell: without them all shards of as many rows
-    and bytes are alike.
+    One that was made anew is another one, also where it has fewer parts. Only checksums tell: a single file that still
+    has those of then shows that the folder is the same, and without them all shards of as many rows and bytes are
+    alike.
     """
     try:
-        left = {path.name: path for path in files_in(folder) if path.name in known}
-        if not left or len(left) == len(known) or any(shard.content is None for shard in known.values()):
+        if any(shard.content is None for shard in known.values()) or _is_being_built(folder):
             return False
-        return all(KnownShard.of(path, read_header(path)) == known[name] for name, path in left.items())
+        states = set(_states(folder, known).values())
     except (InputError, OSError):
         return False  # whoever opens them says what is wrong
+    return _SAME in states and not _LOST.isdisjoint(states)
+
+
+# What has become of a file with which a run began, in the words of messages.
+_SAME = "is as it was"
+_UNKNOWN = "is on a volume in trouble"
+_CHANGED = "has changed"
+_GONE = "is gone"
+_DAMAGED = "is damaged"
+_LOST = frozenset({_GONE, _DAMAGED})
+
+
+def _states(folder: Path, known: Mapping[str, KnownShard]) -> dict[str, str]:
+    there = {path.name: path for path in files_in(folder)}
+    return {name: _state(there[name], shard) if name in there else _GONE for name, shard in known.items()}
+
+
+def _state(path: Path, known: KnownShard) -> str:
+    try:
+        return _SAME if KnownShard.of(path, read_header(path)) == known else _CHANGED
+    except InputError as error:
+        return _UNKNOWN if is_trouble(error.__cause__) else _DAMAGED
+    except OSError:
+        return _UNKNOWN
+
+
+def _is_being_built(folder: Path) -> bool:
+    # Deferred, as above.
+    from bert_trainer.dataset.shards.dataset_info import find_dataset_info  # noqa: PLC0415
+
+    found = find_dataset_info(folder)
+    return found is not None and not found[1].complete
 
 
 def _other_shards(folder: Path, problems: Mapping[str, str], num_known: int) -> DataUnreadable:
