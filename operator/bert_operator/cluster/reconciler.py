@@ -189,7 +189,6 @@ class Reconciler:
         # Before the plan: once a phase is terminal its status is never written again, and later records would be lost.
         if status.phase not in TERMINAL_PHASES:
             await self._read_final_log(ref, summary)
-            await self._read_failed_node(job, summary, status)
         step = await self._plan(job, summary, status)
         await self._carry_out(job, document, summary, status, step)
 
@@ -235,7 +234,11 @@ class Reconciler:
     async def _plan(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> Plan:
         await self._children.find_unwatched(job.ref, summary)
         await self._children.note_orphans(job.ref, summary)
-        step = plan(job, self._observe(job, summary, status), self._now_s())
+        observed = self._observe(job, summary, status)
+        if (node := _node_to_read(observed)) is not None:
+            await self._nodes.refresh(node)
+            observed = self._observe(job, summary, status)
+        step = plan(job, observed, self._now_s())
         makes_another = step.create is not None and status.attempt > 0
         # Before anything is asked: jobs may wait for hours, and each looks every few seconds.
         if makes_another and step.status == status and self._children.waits_for_room(job.ref, summary.uid):
@@ -320,15 +323,6 @@ class Reconciler:
         if newest is not None and has_ended(newest):
             await self._log_records.read_final(ref, summary, newest)
 
-    async def _read_failed_node(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> None:
-        """Read the node on which the newest attempt failed, before that is put down."""
-        newest = max(self._children.own(job.ref, summary), key=lambda child: child.attempt, default=None)
-        if newest is None or any(failure.attempt == newest.attempt for failure in status.failures):
-            return
-        child = self._observe_child(job, newest)
-        if child.state == "Failed" and child.node is not None:
-            await self._nodes.refresh(child.node)
-
     async def _write_unusable(self, ref: JobRef, summary: JobSummary, status: JobStatus, blocker: Blocker) -> None:
         """Report that a started job cannot be carried on, and leave everything else as it is."""
         if status.phase not in TERMINAL_PHASES:
@@ -410,6 +404,14 @@ class Reconciler:
         # must not requeue the job for ever.
         moments = [step.requeue_after_s, *settling, *unwatched, *(moment + 1.0 for moment in silent if moment > -1.0)]
         return min((moment for moment in moments if moment is not None), default=None)
+
+
+def _node_to_read(observed: Observed) -> str | None:
+    """Return the node on which the newest attempt failed, before that is put down."""
+    status, newest = observed.status, max(observed.children, key=lambda child: child.attempt, default=None)
+    if newest is None or newest.state != "Failed" or status.phase in TERMINAL_PHASES:
+        return None
+    return None if any(failure.attempt == newest.attempt for failure in status.failures) else newest.node
 
 
 def _stops(before: JobStatus, after: JobStatus) -> bool:
