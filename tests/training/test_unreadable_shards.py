@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 from at_step import AtStep
 from bert_trainer.config.checks import parse_run_config
+from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.dataset.shards import ShardFolder, ShardHeader, read_header, read_shard, write_shard
 from bert_trainer.dataset.shards import folder as shard_folder
@@ -267,6 +268,7 @@ def train_two_steps(folder: Path, dataset: Path) -> None:
         train(folder, dataset, AtStep(2, stop))
 
 
+@pytest.mark.parametrize("layout", ["compact", "intel"])
 @pytest.mark.parametrize(
     ("troubles", "wrong"),
     [
@@ -279,8 +281,15 @@ def train_two_steps(folder: Path, dataset: Path) -> None:
     ids=lambda it: " ".join(getattr(trouble, "__name__", "") for trouble in it.values()).strip() or None,
 )
 def test_before_the_first_checkpoint_shards_that_are_gone_or_damaged_are_named_and_left_out_on_request(
-    tmp_path: Path, dataset: Path, troubles: dict[int, Callable[[Path], None]], wrong: dict[int, str]
+    tmp_path: Path,
+    dataset: Path,
+    troubles: dict[int, Callable[[Path], None]],
+    wrong: dict[int, str],
+    layout: LayoutName,
 ) -> None:
+    if layout != "compact":
+        for path in (dataset / SHARDS).iterdir():
+            relayout(path, layout)
     train_two_steps(tmp_path / "out", dataset)
     shards = {number: dataset / SHARDS / f"training_{number:04}.hdf5" for number in range(3)}
     for number, trouble in troubles.items():

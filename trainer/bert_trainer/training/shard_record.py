@@ -56,7 +56,12 @@ def list_names(folder: Path) -> list[str]:
 
 def _parse(entry: dict[str, Any]) -> StageShards:
     files = {
-        str(name): KnownShard(rows=int(file["rows"]), num_bytes=int(file["bytes"]), content=file["content"])
+        str(name): KnownShard(
+            rows=int(file["rows"]),
+            num_bytes=int(file["bytes"]),
+            content=file["content"],
+            modified_ns=file.get("modified_ns"),  # 0.2.0 did not write it
+        )
         for name, file in entry["files"].items()
     }
     return StageShards(Path(entry["folder"]), files)
@@ -68,7 +73,12 @@ def write_record(output_folder: Path, stages: Mapping[str, tuple[Path, ShardFold
         name: {
             "folder": str(folder.paths[0].parent.relative_to(base)),
             "files": {
-                path.name: {"rows": it.rows, "bytes": it.num_bytes, "content": it.content}
+                path.name: {
+                    "rows": it.rows,
+                    "bytes": it.num_bytes,
+                    "content": it.content,
+                    "modified_ns": it.modified_ns,
+                }
                 for path, it in zip(folder.paths, folder.known, strict=True)
             },
         }

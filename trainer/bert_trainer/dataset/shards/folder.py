@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bert_trainer.config.dataset_names import LayoutName
@@ -34,7 +34,7 @@ class KnownShard:
     content: str | None = None
     """As in its header."""
     modified_ns: int | None = field(default=None, compare=False)
-    """When this run opened it; copies of a data set on other machines have other times."""
+    """As it was when this run opened the file; copies of a data set on other machines have other times."""
 
     @classmethod
     def of(cls, path: Path, header: ShardHeader) -> KnownShard:
@@ -113,8 +113,9 @@ class ShardFolder:
     ) -> ShardFolder:
         """Return a folder as it was when the run began, without opening a file. known: by name, sorted.
 
-        A file that is gone or has changed since is found when it is read.
+        A file that is gone or has changed since is found when it is read, whatever its time says.
         """
+        known = {name: replace(shard, modified_ns=None) for name, shard in known.items()}
         rows = tuple(shard.rows for shard in known.values())
         paths = tuple(folder / name for name in known)
         return cls(paths, rows, vocabulary.size, sequence_length, max_predictions, tuple(known.values()))
@@ -226,17 +227,24 @@ def check_left(folder: Path, known: Mapping[str, KnownShard]) -> None:
 def has_lost_some(folder: Path, known: Mapping[str, KnownShard]) -> bool:
     """Return whether a folder is the one with which a run began, but for files that are gone or damaged.
 
-    One that was made anew is another one, also where it has fewer parts. Only checksums tell: a single file that still
-    has those of then shows that the folder is the same, and without them all shards of as many rows and bytes are
-    alike.
+    One that was made anew is another one, also where it has fewer parts. A single file that is still the very same
+    shows that the folder is.
     """
     try:
-        if any(shard.content is None for shard in known.values()) or _is_being_built(folder):
+        if _is_being_built(folder):
             return False
-        states = set(_states(folder, known).values())
+        states = _states(folder, known)
+        is_lost = not _LOST.isdisjoint(states.values())
+        return is_lost and any(
+            state == _SAME and _is_the_very(folder / name, known[name]) for name, state in states.items()
+        )
     except (InputError, OSError):
         return False  # whoever opens them says what is wrong
-    return _SAME in states and not _LOST.isdisjoint(states)
+
+
+def _is_the_very(path: Path, known: KnownShard) -> bool:
+    """Tell a file from one that was made anew: without checksums, all of as many rows and bytes are alike."""
+    return known.content is not None or path.stat().st_mtime_ns == known.modified_ns
 
 
 # What has become of a file with which a run began, in the words of messages.
