@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from at_step import AtStep
+from at_step import AtStep, StopAt
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.config.run_config import RunConfig
@@ -27,15 +27,24 @@ from bert_trainer.dataset.shards import ShardFolder, ShardHeader, read_header, r
 from bert_trainer.dataset.shards import folder as shard_folder
 from bert_trainer.dataset.shards.dataset_info import BuildSettings, DatasetInfo
 from bert_trainer.dataset.shards.ragged import RaggedSamples
-from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, DataUnreadable, InputError, StorageFailed
+from bert_trainer.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_INFRASTRUCTURE,
+    DataUnreadable,
+    InputError,
+    Stopped,
+    StorageFailed,
+)
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone, PeerFailed, World
 from bert_trainer.training import data_loader
 from bert_trainer.training.loop import run_stages
+from bert_trainer.training.run_data import open_data
 from bert_trainer.training.session import Session
 from relayout import relayout
 from threaded_world import run_threads
 from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, pretrain_stage, run_document, write_dataset
+from whole_configs import whole_stage
 
 SHARDS = f"seq_len_{SEQUENCE_LENGTH}_max_pred_{PREDICTIONS}"
 STEPS = 24
@@ -54,12 +63,14 @@ def second(dataset: Path) -> Path:
     return dataset / SHARDS / "training_0001.hdf5"
 
 
-def make_config(folder: Path, dataset: Path, *, ranks: int = 1, skip: bool = False) -> RunConfig:
+def make_config(
+    folder: Path, dataset: Path, *, ranks: int = 1, skip: bool = False, stages: list[dict[str, Any]] | None = None
+) -> RunConfig:
     document = run_document(
         folder,
         dataset,
         world={"ranks": ranks, "hosts": 1},
-        stages=[pretrain_stage(global_batch_size=11, micro_batch_size=4, length={"steps": STEPS})],
+        stages=[stage()] if stages is None else stages,
         checkpoint={"every_steps": 3, "keep": 100},
         logging={"every_steps": 1, "tensorboard": False, "sample_ledger": True},
     )
@@ -67,8 +78,27 @@ def make_config(folder: Path, dataset: Path, *, ranks: int = 1, skip: bool = Fal
     return parse_run_config(document)
 
 
-def train(folder: Path, dataset: Path, stop: Any = None, *, attempt: int = 1, skip: bool = False) -> None:
-    config = make_config(folder, dataset, skip=skip)
+def stage(name: str = "phase1", **changes: Any) -> dict[str, Any]:
+    return pretrain_stage(
+        name, **{"global_batch_size": 11, "micro_batch_size": 4, "length": {"steps": STEPS}, **changes}
+    )
+
+
+def evaluate_stage(**changes: Any) -> dict[str, Any]:
+    shape = {"sequence_length": SEQUENCE_LENGTH, "max_predictions_per_sequence": PREDICTIONS}
+    return whole_stage({"kind": "evaluate", "name": "evaluate", "micro_batch_size": 8, **shape, **changes})
+
+
+def train(
+    folder: Path,
+    dataset: Path,
+    stop: Any = None,
+    *,
+    attempt: int = 1,
+    skip: bool = False,
+    stages: list[dict[str, Any]] | None = None,
+) -> None:
+    config = make_config(folder, dataset, skip=skip, stages=stages)
     run_stages(Session.open(config, Alone(), attempt=attempt), stop or AtStep())
 
 
@@ -95,7 +125,8 @@ def exchange(path: Path) -> None:
     """Put other samples in place, in as many bytes and rows."""
     samples = read_shard(path)
     samples.next_sentence_labels[:] = 1 - samples.next_sentence_labels
-    write_shard(path, samples, vocabulary_sha256=read_header(path).vocabulary_sha256, generator_version=1)
+    header = read_header(path)
+    write_shard(path, samples, vocabulary_sha256=header.vocabulary_sha256, generator_version=1, layout=header.layout)
 
 
 def write_of_other_size(path: Path) -> None:
@@ -268,6 +299,16 @@ def train_two_steps(folder: Path, dataset: Path) -> None:
         train(folder, dataset, AtStep(2, stop))
 
 
+def shard(dataset: Path, number: int) -> Path:
+    return dataset / SHARDS / f"training_{number:04}.hdf5"
+
+
+def write_all_as(layout: LayoutName, dataset: Path) -> None:
+    if layout != "compact":
+        for path in (dataset / SHARDS).iterdir():
+            relayout(path, layout)
+
+
 @pytest.mark.parametrize("layout", ["compact", "intel"])
 @pytest.mark.parametrize(
     ("troubles", "wrong"),
@@ -276,7 +317,7 @@ def train_two_steps(folder: Path, dataset: Path) -> None:
         ({2: Path.unlink}, {2: "is gone"}),
         ({1: truncate}, {1: "is damaged"}),
         ({0: truncate, 2: Path.unlink}, {0: "is damaged", 2: "is gone"}),
-        ({0: exchange, 1: Path.unlink}, {0: "has changed", 1: "is gone"}),
+        ({0: write_of_other_size, 1: Path.unlink}, {0: "has changed", 1: "is gone"}),
     ],
     ids=lambda it: " ".join(getattr(trouble, "__name__", "") for trouble in it.values()).strip() or None,
 )
@@ -287,20 +328,120 @@ def test_before_the_first_checkpoint_shards_that_are_gone_or_damaged_are_named_a
     wrong: dict[int, str],
     layout: LayoutName,
 ) -> None:
-    if layout != "compact":
-        for path in (dataset / SHARDS).iterdir():
-            relayout(path, layout)
+    write_all_as(layout, dataset)
     train_two_steps(tmp_path / "out", dataset)
-    shards = {number: dataset / SHARDS / f"training_{number:04}.hdf5" for number in range(3)}
     for number, trouble in troubles.items():
-        trouble(shards[number])
-    named = ", ".join(f"{shards[number].name} {what}" for number, what in wrong.items())
+        trouble(shard(dataset, number))
+    named = ", ".join(f"{shard(dataset, number).name} {what}" for number, what in wrong.items())
     for attempt in (2, 3):
         with pytest.raises(DataUnreadable, match=f": {len(wrong)} of 3 shards are not those .*: {named}\n"):
             train(tmp_path / "out", dataset, attempt=attempt)
     train(tmp_path / "out", dataset, attempt=4, skip=True)
     left_out = {record["path"] for record in events(tmp_path / "out", "shard_left_out")}
-    assert left_out == {str(shards[number]) for number in wrong}
+    assert left_out == {str(shard(dataset, number)) for number in wrong}
+
+
+def test_other_samples_without_checksums_beside_a_gap_are_never_trained_on_silently(
+    tmp_path: Path, dataset: Path
+) -> None:
+    """Nothing but its time tells the shard from the one before, so nobody who reads it could leave it out."""
+    write_all_as("intel", dataset)
+    train_two_steps(tmp_path / "out", dataset)
+    exchange(shard(dataset, 0))
+    shard(dataset, 1).unlink()
+    for skip in (False, True):
+        with pytest.raises(DataUnreadable, match=r"0000.hdf5 was written anew, training_0001.hdf5 is gone\n"):
+            train(tmp_path / "out", dataset, attempt=2, skip=skip)
+
+
+def test_records_that_end_before_the_last_one_are_damage(tmp_path: Path, dataset: Path) -> None:
+    """What is left of the file can be read, also where that is nothing."""
+    for path in list((dataset / SHARDS).iterdir()):
+        relayout(path, "tfrecord").rename(path.with_suffix(".tfrecord"))
+    train_two_steps(tmp_path / "out", dataset)
+    second = shard(dataset, 1).with_suffix(".tfrecord")
+    second.write_bytes(b"")
+    with pytest.raises(DataUnreadable, match=f"1 of 3 shards are not those .*: {second.name} is damaged"):
+        train(tmp_path / "out", dataset, attempt=2)
+    train(tmp_path / "out", dataset, attempt=3, skip=True)
+    assert [record["path"] for record in events(tmp_path / "out", "shard_left_out")] == [str(second)]
+
+
+@pytest.mark.parametrize("layout", ["compact", "intel"])
+def test_before_the_first_checkpoint_shards_may_be_numbered_anew(
+    tmp_path: Path, dataset: Path, layout: LayoutName
+) -> None:
+    """As the hint about a gap in the numbers says."""
+    write_all_as(layout, dataset)
+    train_two_steps(tmp_path / "out", dataset)
+    shard(dataset, 1).unlink()
+    shard(dataset, 2).rename(shard(dataset, 1))
+    train(tmp_path / "out", dataset, attempt=2, skip=True)
+    assert events(tmp_path / "out", "shard_left_out") == []
+
+
+def test_a_shard_without_samples_shows_nothing(tmp_path: Path) -> None:
+    """It is alike in every data set."""
+    dataset = write_dataset(tmp_path / "dataset", rows=(0, 40, 40, 30))
+    train_two_steps(tmp_path / "out", dataset)
+    for number in (1, 2):
+        exchange(shard(dataset, number))
+    shard(dataset, 3).unlink()
+    train(tmp_path / "out", dataset, attempt=2)
+
+
+def test_a_later_attempt_before_the_first_checkpoint_knows_the_same(tmp_path: Path, dataset: Path) -> None:
+    """The second stage's data are as they were, and what the first one began with is not forgotten."""
+    other = write_dataset(tmp_path / "other", seed=2)
+    stages = [stage(), stage("phase2", shards=str(other / SHARDS))]
+    for folder in (dataset, other):
+        write_all_as("intel", folder)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    for attempt in (1, 2, 3):
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "out", dataset, AtStep(2, stop), attempt=attempt, skip=True, stages=stages)
+        shard(dataset, 2).unlink(missing_ok=True)
+    told = events(tmp_path / "out", "shard_left_out")
+    assert {record["path"] for record in told} == {str(shard(dataset, 2))}
+    assert {record["attempt"] for record in told} == {2, 3}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_run_that_leaves_a_shard_out_is_evaluated_at_its_end(tmp_path: Path, dataset: Path, number: int) -> None:
+    stages = [stage(), evaluate_stage()]
+    train(tmp_path / "out", dataset, AtStep(4, shard(dataset, number).unlink), skip=True, stages=stages)
+    assert events(tmp_path / "out", "shard_left_out")
+    measured = {record["when"]: record["unigram_baseline"] for record in events(tmp_path / "out", "evaluated")}
+    assert measured.keys() == {"before", "after"}
+    assert 0 < measured["after"] < 1, "of the shards that are left"
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_range_of_the_samples_that_is_evaluated_on_stays_where_it_is(
+    tmp_path: Path, dataset: Path, number: int
+) -> None:
+    """Where a shard is lost, samples that were trained on do not move into it."""
+    stages = [
+        stage(data_range={"start": 0.0, "end": 0.8}),
+        evaluate_stage(data_range={"start": 0.8, "end": 1.0}),
+    ]
+    with pytest.raises(Stopped):
+        train(tmp_path / "out", dataset, StopAt(8), skip=True, stages=stages)
+    shard(dataset, number).unlink()
+    data = open_data(make_config(tmp_path / "out", dataset, skip=True, stages=stages), Alone())
+    assert (data.evaluation[1].first, data.evaluation[1].last) == (88, 110)
+
+
+def test_masks_are_drawn_without_a_first_shard(tmp_path: Path, dataset: Path) -> None:
+    stages = [stage(masking="dynamic")]
+    with pytest.raises(Stopped):
+        train(tmp_path / "out", dataset, StopAt(8), skip=True, stages=stages)
+    shard(dataset, 0).unlink()
+    train(tmp_path / "out", dataset, attempt=2, skip=True, stages=stages)
+    assert [record["path"] for record in events(tmp_path / "out", "shard_left_out")] == [str(shard(dataset, 0))]
 
 
 def test_a_damaged_shard_is_named_when_a_run_resumes(tmp_path: Path, dataset: Path, second: Path) -> None:
@@ -316,10 +457,17 @@ def test_a_damaged_shard_is_named_when_a_run_resumes(tmp_path: Path, dataset: Pa
     assert [record["path"] for record in events(tmp_path / "out", "shard_left_out")] == [str(second)]
 
 
+@pytest.mark.parametrize("has_learnt", [False, True])
 @pytest.mark.parametrize("skip", [False, True])
-def test_data_that_are_being_built_anew_are_told_as_that(tmp_path: Path, dataset: Path, *, skip: bool) -> None:
+def test_data_that_are_being_built_anew_are_told_as_that(
+    tmp_path: Path, dataset: Path, *, skip: bool, has_learnt: bool
+) -> None:
     """Not as files that are gone, although some of the old ones are still there."""
-    train_two_steps(tmp_path / "out", dataset)
+    if has_learnt:
+        with pytest.raises(Stopped):
+            train(tmp_path / "out", dataset, StopAt(8))
+    else:
+        train_two_steps(tmp_path / "out", dataset)
     (dataset / SHARDS / "training_0002.hdf5").unlink()
     settings = BuildSettings(
         generator_version=1,
@@ -351,8 +499,9 @@ def test_a_volume_in_trouble_is_no_damaged_shard(
         return read_header(path)
 
     monkeypatch.setattr(shard_folder, "read_header", fail)
-    with pytest.raises(StorageFailed, match="training_0001.hdf5: damaged or not"):
+    with pytest.raises(StorageFailed, match="training_0001.hdf5: damaged or not") as failed:
         train(tmp_path / "out", dataset, attempt=2)
+    assert failed.value.exit_code == EXIT_INFRASTRUCTURE, "the run has read this very file"
 
 
 def test_before_the_first_checkpoint_a_folder_that_is_gone_is_no_mistyped_path(tmp_path: Path, dataset: Path) -> None:

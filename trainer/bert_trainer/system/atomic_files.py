@@ -32,10 +32,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WORTH_A_WORD_BYTES = 100_000
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
 
-# Errors of a volume that is full, became read-only, was detached or cannot be reached: none is the job's fault.
+# Errors of a volume that is full, became read-only, was detached or cannot be reached, and of a machine that is short
+# of files, locks or memory: none is the job's fault.
 _TROUBLE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT),
     *(errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EREMOTEIO),
+    *(errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOLCK),
+    *(errno.EAGAIN, errno.EBUSY, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
 )
 
 

@@ -53,7 +53,9 @@ def evaluate_and_report(
             folder.check_fence()
             write_filled_masks(folder.path, fill_masks(model, measured, data.vocabulary, compute, seed=seed))
         # Counting the baseline reads shards.
-        baseline = unigram_baseline(_baseline_folder(data, index, stage.sequence_length), measured)
+        counted = _baseline_folder(data, index, stage.sequence_length)
+        skips = writer.folder.config.dataset.on_unreadable_shard == "Skip"
+        baseline = unigram_baseline(counted, measured, skip_unreadable=skips)
         writer.evaluated(
             stage=stage.name,
             when=when,

@@ -15,11 +15,12 @@ import torch
 from bert_trainer.config.stages import DataRange
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.ragged import RaggedSamples
-from bert_trainer.errors import InputError
+from bert_trainer.errors import DataUnreadable, InputError
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.row_balancing import rank_slice
 from bert_trainer.parallel.world import World
+from bert_trainer.system.atomic_files import is_trouble
 from bert_trainer.system.heartbeat import watched
 
 # Enough to find the most frequent token of any corpus; bounds the scan of a large dataset.
@@ -132,20 +133,29 @@ def _parts(folder: ShardFolder, start: int, stop: int) -> Iterator[tuple[int, in
         first_of_shard += rows
 
 
-def unigram_baseline(training: ShardFolder, data: EvaluationSet) -> float:
+def unigram_baseline(training: ShardFolder, data: EvaluationSet, *, skip_unreadable: bool = False) -> float:
     """Return the accuracy of always predicting the training set's most frequent masked token, in [0, 1].
 
     Args:
         training: At most its first 8 shards are counted.
         data: What the accuracy is measured on.
+        skip_unreadable: Whether training goes on without shards that cannot be read.
+
+    Raises:
+        DataUnreadable: As ``ShardFolder.read_ragged``.
     """
     counts = np.zeros(0, dtype=np.int64)
     for shard in range(min(len(training.rows), _BASELINE_SHARDS)):
-        found = np.bincount(_labels(training, shard))
+        try:
+            found = np.bincount(_labels(training, shard))
+        except DataUnreadable as error:
+            if not skip_unreadable or is_trouble(error.__cause__):
+                raise
+            continue  # told when it was left out
         longer, shorter = (counts, found) if len(counts) >= len(found) else (found, counts)
         longer[: len(shorter)] += shorter
         counts = longer
-    most_frequent = int(counts.argmax())
+    most_frequent = int(counts.argmax()) if len(counts) else -1
     right = total = 0
     for shard, first, last, _ in _parts(data.folder, data.first, data.last):
         labels = _labels(data.folder, shard, slice(first, last))

@@ -7,6 +7,7 @@ are compared with those that it began with.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +20,11 @@ from bert_trainer.dataset.shards import (
     ShardFolder,
     Split,
     check_left,
+    find_losses,
     find_named_shards,
     find_shard_folder,
-    has_lost_some,
+    list_shards,
+    refuse_half_built,
 )
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, StorageFailed
@@ -29,7 +32,7 @@ from bert_trainer.optim.schedule import num_steps
 from bert_trainer.parallel.world import World, on_rank_0
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.evaluation import EvaluationSet
-from bert_trainer.training.shard_record import SHARDS_FILE, StageShards, list_names, read_record, write_record
+from bert_trainer.training.shard_record import SHARDS_FILE, StageShards, read_record, write_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,9 @@ def open_data(config: RunConfig, world: World) -> RunData:
     # Files are opened on rank 0, which broadcasts the result: all ranks see the same shards, and a mistake in them is
     # reported once.
     vocabulary = on_rank_0(world, lambda: _read_vocabulary(config))
-    training, evaluation = on_rank_0(world, lambda: _open_stages(config, vocabulary))
+    # A run that has begun has read these very files: trouble with them is no mistake in the configuration.
+    begun = on_rank_0(world, lambda: bool(read_record(Path(config.output_folder))))
+    training, evaluation = on_rank_0(world, lambda: _open_stages(config, vocabulary), has_trained=begun)
     return RunData(vocabulary, training, evaluation)
 
 
@@ -85,7 +90,7 @@ def _check_folders(config: RunConfig) -> None:
     for stage in config.stages:
         if isinstance(stage, PretrainStage) and stage.name in record:
             folder = _base(config, stage) / record[stage.name].folder
-            names = record[stage.name].files if has_learnt else list_names(folder)
+            names = record[stage.name].files if has_learnt else _list_names(folder)
             if not any(os.path.exists(folder / name) for name in names):  # noqa: PTH110 - never raises
                 raise StorageFailed(
                     f"{folder}: none of the shards is there with which this run began",
@@ -98,19 +103,12 @@ def _has_learnt(output: Path) -> bool:
     return bool(list(output.glob(f"{CHECKPOINTS_FOLDER}/*/{MANIFEST_FILE}")))
 
 
-def _binding_record(config: RunConfig, output: Path) -> dict[str, StageShards]:
-    """Return what the data of each stage have to be, as far as the run has begun with it."""
-    record = read_record(output)
-    if _has_learnt(output):
-        return record
-    # Nothing was learnt yet from the data, which may have been made anew since. That does not explain files that are
-    # gone or damaged among others that are as they were.
-    bases = {stage.name: _base(config, stage) for stage in config.stages if isinstance(stage, PretrainStage)}
-    return {
-        name: known
-        for name, known in record.items()
-        if name in bases and has_lost_some(bases[name] / known.folder, known.files)
-    }
+def _list_names(folder: Path) -> list[str]:
+    """Return the names of the shards in a folder; none where it is gone. A volume's lost+found is no shard."""
+    try:
+        return [path.name for path in list_shards(folder)]
+    except (InputError, OSError):
+        return []
 
 
 def _base(config: RunConfig, stage: PretrainStage) -> Path:
@@ -144,76 +142,135 @@ def _read_vocabulary(config: RunConfig) -> Vocabulary:
 
 def _open_stages(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, StageData], dict[int, EvaluationSet]]:
     training: dict[int, StageData] = {}
-    evaluation: dict[int, EvaluationSet] = {}
     samples_before = 0
     output = Path(config.output_folder)
-    record = _binding_record(config, output)
-    begun: dict[str, tuple[Path, ShardFolder]] = {}
+    before, has_learnt = read_record(output), _has_learnt(output)
+    begun: dict[str, StageShards] = {}
+    is_new = False
     for index, stage in enumerate(config.stages):
-        if isinstance(stage, PretrainStage):
-            folder = _open_training_shards(config, stage, vocabulary, record.get(stage.name))
-            begun[stage.name] = (_base(config, stage), folder)
-            # Each phase has an order of its own, even over the same shards.
-            order = SampleOrder(folder.rows, config.seed + index, stage.data_range)
-            total = num_steps(stage.length, num_samples=order.num_samples, global_batch_size=stage.global_batch_size)
-            # Checked here again for lengths in epochs or samples: only now is the number of steps known.
-            if (stage.schedule.warmup.steps or 0) >= total:
-                raise InputError(
-                    f"stages.{index}.schedule.warmup.steps: got {stage.schedule.warmup.steps}; allowed: less than "
-                    f"the stage's {total} steps"
-                )
-            masking = _dynamic_masking(stage, vocabulary, config.seed + index)
-            if masking is not None:
-                masking.check(folder)
-            training[index] = StageData(folder, order, total, stage.sequence_length, samples_before, masking)
-            samples_before += total * stage.global_batch_size
-            if stage.evaluation is not None:
-                evaluation[index] = _open_evaluation(config, stage.evaluation, stage.sequence_length, vocabulary)
-        elif isinstance(stage, EvaluateStage):
-            evaluation[index] = _open_evaluation(config, stage, stage.sequence_length, vocabulary)
-    if begun and not begun.keys() <= record.keys():
+        if not isinstance(stage, PretrainStage):
+            continue
+        known = before.get(stage.name)
+        folder, is_bound = _open_training_shards(config, stage, vocabulary, known, has_learnt=has_learnt)
+        begun[stage.name] = known if known is not None and is_bound else StageShards.of(_base(config, stage), folder)
+        is_new = is_new or not is_bound
+        # Each phase has an order of its own, even over the same shards.
+        order = SampleOrder(folder.rows, config.seed + index, stage.data_range)
+        total = num_steps(stage.length, num_samples=order.num_samples, global_batch_size=stage.global_batch_size)
+        # Checked here again for lengths in epochs or samples: only now is the number of steps known.
+        if (stage.schedule.warmup.steps or 0) >= total:
+            raise InputError(
+                f"stages.{index}.schedule.warmup.steps: got {stage.schedule.warmup.steps}; allowed: less than "
+                f"the stage's {total} steps"
+            )
+        masking = _dynamic_masking(stage, vocabulary, config.seed + index)
+        # Those that the run began with were checked then; the first of them may be gone.
+        if masking is not None and not is_bound:
+            masking.check(folder)
+        training[index] = StageData(folder, order, total, stage.sequence_length, samples_before, masking)
+        samples_before += total * stage.global_batch_size
+    evaluation = _open_evaluations(config, vocabulary, [data.folder for data in training.values()])
+    if is_new:
         write_record(output, begun)
     return training, evaluation
 
 
 def _open_training_shards(
-    config: RunConfig, stage: PretrainStage, vocabulary: Vocabulary, known: StageShards | None
-) -> ShardFolder:
-    """Open what a stage trains on. known: what it began with, if it has."""
-    if known is not None and config.dataset.on_unreadable_shard == "Skip":
-        # What cannot be used any more is found, and left out, when it is needed.
-        return ShardFolder.of_known(
-            _base(config, stage) / known.folder,
-            known.files,
-            sequence_length=stage.sequence_length,
-            max_predictions=stage.max_predictions_per_sequence,
-            vocabulary=vocabulary,
-        )
-    try:
-        folder = _open_shards(
+    config: RunConfig, stage: PretrainStage, vocabulary: Vocabulary, known: StageShards | None, *, has_learnt: bool
+) -> tuple[ShardFolder, bool]:
+    """Open what a stage trains on; return also whether it has to be what the stage began with.
+
+    Args:
+        config: Of the run.
+        stage: Of the run.
+        vocabulary: That the shards were made with.
+        known: What the stage began with, if it has.
+        has_learnt: Whether anything was learnt from it that is kept. Until then the data may be made anew.
+    """
+
+    def open_found(path: Path | None = None) -> ShardFolder:
+        return _open_shards(
             config,
             stage,
             vocabulary,
             split="training",
             length=stage.sequence_length,
             masked=stage.masking == "static",
+            path=path,
         )
+
+    if known is None:
+        return open_found(), False
+    path = _base(config, stage) / known.folder
+    skips = config.dataset.on_unreadable_shard == "Skip"
+    # What cannot be used any more is found, and left out, when it is needed.
+    as_it_was = ShardFolder.of_known(
+        path,
+        known.files,
+        sequence_length=stage.sequence_length,
+        max_predictions=stage.max_predictions_per_sequence,
+        vocabulary=vocabulary,
+    )
+    if not has_learnt:
+        found, problem = None, None
+        try:
+            found = open_found()
+        except InputError as error:
+            problem = error
+        # That they were made anew does not explain files that are gone or damaged beside others that are as they were.
+        if found is None or found.paths[0].parent == path:
+            losses = find_losses(path, known.files, found)
+            if losses.problems and skips and losses.show_when_read:
+                return as_it_was, True
+            if losses.problems:
+                raise losses.error() from problem
+        if problem is not None:
+            raise problem
+        assert found is not None, "opened, or an error was raised"
+        return found, False
+    if skips:
+        refuse_half_built(path)
+        return as_it_was, True
+    try:
+        folder = open_found(path)
     except InputError:
-        if known is not None:
-            # These data were right once: which of them are no longer there, or no longer whole, says more.
-            check_left(_base(config, stage) / known.folder, known.files)
+        # These data were right once: which of them are no longer there, or no longer whole, says more.
+        check_left(path, known.files)
         raise
-    if known is not None:
-        folder.check_same(known.files)
-    return folder
+    folder.check_same(known.files)
+    return folder, True
+
+
+def _open_evaluations(
+    config: RunConfig, vocabulary: Vocabulary, trained_on: Sequence[ShardFolder]
+) -> dict[int, EvaluationSet]:
+    """Open what stages are evaluated on, by index: of evaluate stages, and of those evaluated while they train."""
+    found = {}
+    for index, stage in enumerate(config.stages):
+        if isinstance(stage, EvaluateStage):
+            found[index] = _open_evaluation(config, stage, stage.sequence_length, vocabulary, trained_on)
+        elif isinstance(stage, PretrainStage) and stage.evaluation is not None:
+            found[index] = _open_evaluation(config, stage.evaluation, stage.sequence_length, vocabulary, trained_on)
+    return found
 
 
 def _open_evaluation(
-    config: RunConfig, evaluation: Evaluation | EvaluateStage, length: int, vocabulary: Vocabulary
+    config: RunConfig,
+    evaluation: Evaluation | EvaluateStage,
+    length: int,
+    vocabulary: Vocabulary,
+    trained_on: Sequence[ShardFolder],
 ) -> EvaluationSet:
     split: Split = "held_out" if evaluation.data_range is None else "training"
+    folder = None
+    if evaluation.data_range is not None and config.dataset.on_unreadable_shard == "Skip":
+        # With what is lost counted, or the range would move onto samples that were trained on.
+        path = _find_shards(config, evaluation, split=split, length=length)
+        same = (path, length, evaluation.max_predictions_per_sequence)
+        shapes = ((it, (it.paths[0].parent, it.sequence_length, it.max_predictions)) for it in trained_on)
+        folder = next((it for it, shape in shapes if shape == same), None)
     return EvaluationSet.of(
-        _open_shards(config, evaluation, vocabulary, split=split, length=length, masked=True),
+        folder or _open_shards(config, evaluation, vocabulary, split=split, length=length, masked=True),
         micro_batch_size=evaluation.micro_batch_size,
         max_samples=evaluation.max_samples,
         data_range=evaluation.data_range,
@@ -228,18 +285,24 @@ def _open_shards(
     split: Split,
     length: int,
     masked: bool,
+    path: Path | None = None,
 ) -> ShardFolder:
-    predictions = reader.max_predictions_per_sequence
-    find = find_named_shards if reader.shards else find_shard_folder
-    path = find(Path(reader.shards or config.dataset.folder), length, predictions, split)
+    """Open the shards of a split. path: where they are; None: they are searched for."""
     return ShardFolder.open(
-        path,
+        path or _find_shards(config, reader, split=split, length=length),
         split=split,
         sequence_length=length,
-        max_predictions=predictions,
+        max_predictions=reader.max_predictions_per_sequence,
         vocabulary=vocabulary,
         masked=masked,
     )
+
+
+def _find_shards(
+    config: RunConfig, reader: PretrainStage | Evaluation | EvaluateStage, *, split: Split, length: int
+) -> Path:
+    find = find_named_shards if reader.shards else find_shard_folder
+    return find(Path(reader.shards or config.dataset.folder), length, reader.max_predictions_per_sequence, split)
 
 
 def _dynamic_masking(stage: PretrainStage, vocabulary: Vocabulary, seed: int) -> DynamicMasking | None:

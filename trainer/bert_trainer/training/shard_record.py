@@ -5,7 +5,6 @@ A run that resumes compares its data with it, and can go on without a file that 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,12 @@ class StageShards:
     files: Mapping[str, KnownShard]
     """By name, in the order of the run."""
 
+    @classmethod
+    def of(cls, base: Path, folder: ShardFolder) -> StageShards:
+        """Describe what a stage begins with. base: that the folder is below."""
+        files = {path.name: shard for path, shard in zip(folder.paths, folder.known, strict=True)}
+        return cls(folder.paths[0].parent.relative_to(base), files)
+
 
 def read_record(output_folder: Path) -> dict[str, StageShards]:
     """Return what stages began with, by name; nothing where no run has begun.
@@ -46,14 +51,6 @@ def read_record(output_folder: Path) -> dict[str, StageShards]:
         raise InputError(f"{path}: not a record of shards ({type(error).__name__}: {error})", hint=_HINT) from error
 
 
-def list_names(folder: Path) -> list[str]:
-    """Return the names in a folder; none where it is gone."""
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
 def _parse(entry: dict[str, Any]) -> StageShards:
     files = {
         str(name): KnownShard(
@@ -67,21 +64,16 @@ def _parse(entry: dict[str, Any]) -> StageShards:
     return StageShards(Path(entry["folder"]), files)
 
 
-def write_record(output_folder: Path, stages: Mapping[str, tuple[Path, ShardFolder]]) -> None:
-    """Record what stages begin with. stages: by name, the folder that theirs is below, and theirs."""
+def write_record(output_folder: Path, stages: Mapping[str, StageShards]) -> None:
+    """Record what stages begin with, by name."""
     document = {
         name: {
-            "folder": str(folder.paths[0].parent.relative_to(base)),
+            "folder": str(stage.folder),
             "files": {
-                path.name: {
-                    "rows": it.rows,
-                    "bytes": it.num_bytes,
-                    "content": it.content,
-                    "modified_ns": it.modified_ns,
-                }
-                for path, it in zip(folder.paths, folder.known, strict=True)
+                name: {"rows": it.rows, "bytes": it.num_bytes, "content": it.content, "modified_ns": it.modified_ns}
+                for name, it in stage.files.items()
             },
         }
-        for name, (base, folder) in stages.items()
+        for name, stage in stages.items()
     }
     write_json_atomically(output_folder / SHARDS_FILE, {"format": 1, "stages": document})

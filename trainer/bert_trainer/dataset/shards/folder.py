@@ -37,10 +37,17 @@ class KnownShard:
     """As it was when this run opened the file; copies of a data set on other machines have other times."""
 
     @classmethod
-    def of(cls, path: Path, header: ShardHeader) -> KnownShard:
-        """Describe a file whose header was read."""
-        state = path.stat()
-        return cls(header.rows, state.st_size, header.content, state.st_mtime_ns)
+    def read(cls, path: Path) -> tuple[ShardHeader, KnownShard]:
+        """Read the header of a file and describe the file.
+
+        Raises:
+            InputError: as ``read_header``.
+        """
+        # Before its content: a file that is exchanged in between then has another time when its rows are read.
+        state = path.stat() if path.exists() else None
+        header = read_header(path)
+        state = state or path.stat()
+        return header, cls(header.rows, state.st_size, header.content, state.st_mtime_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +93,8 @@ class ShardFolder:
         check_complete(folder)
         paths = _list_split(folder, split)
         check_numbers(folder, paths)
-        headers = [read_header(path) for path in paths]
+        looks = [KnownShard.read(path) for path in paths]
+        headers, known = [header for header, _ in looks], tuple(known for _, known in looks)
         for path, header in zip(paths, headers, strict=True):
             _check_header(path, header, sequence_length, max_predictions, vocabulary)
             if masked and not header.masked:
@@ -98,7 +106,6 @@ class ShardFolder:
             raise InputError(f"{folder}: the {split} shards hold no samples")
         rows = tuple(header.rows for header in headers)
         size = vocabulary.size if vocabulary else None
-        known = tuple(KnownShard.of(path, header) for path, header in zip(paths, headers, strict=True))
         return cls(tuple(paths), rows, size, sequence_length, max_predictions, known)
 
     @classmethod
@@ -115,6 +122,7 @@ class ShardFolder:
 
         A file that is gone or has changed since is found when it is read, whatever its time says.
         """
+        # Recorded by another process, maybe on another machine with a copy: no file counts as looked at yet.
         known = {name: replace(shard, modified_ns=None) for name, shard in known.items()}
         rows = tuple(shard.rows for shard in known.values())
         paths = tuple(folder / name for name in known)
@@ -208,74 +216,124 @@ _RESTORE = (
 )
 
 
+def refuse_half_built(folder: Path) -> None:
+    """Refuse a folder of a data set that is being built anew, whatever is in it by now.
+
+    Raises:
+        InputError: as ``check_complete``.
+    """
+    # Deferred, as above.
+    from bert_trainer.dataset.shards.dataset_info import check_complete, find_dataset_info  # noqa: PLC0415
+
+    found = find_dataset_info(folder)
+    if found is not None and not found[1].complete:
+        check_complete(folder)
+
+
 def check_left(folder: Path, known: Mapping[str, KnownShard]) -> None:
-    """Check that the files with which a run began are there and can be read, where the folder cannot be opened.
+    """Check that the files with which a run began are there and whole, where the folder cannot be opened.
 
     Reads the header of each, so it is for finding out what is wrong.
 
     Raises:
+        InputError: as ``refuse_half_built``.
         DataUnreadable: some are gone or damaged; names the first that are not what they were.
     """
-    if _is_being_built(folder):
-        return
-    states = _states(folder, known)
-    if not _LOST.isdisjoint(states.values()):
-        problems = {name: state for name, state in states.items() if state in (*_LOST, _CHANGED)}
+    refuse_half_built(folder)
+    problems = _find_problems(folder, known, None, by_time=False)
+    if _UNKNOWN not in problems.values() and not _LOST.isdisjoint(problems.values()):
         raise _other_shards(folder, problems, len(known))
 
 
-def has_lost_some(folder: Path, known: Mapping[str, KnownShard]) -> bool:
-    """Return whether a folder is the one with which a run began, but for files that are gone or damaged.
+def find_losses(folder: Path, known: Mapping[str, KnownShard], opened: ShardFolder | None) -> Losses:
+    """Return what has become of files that are gone or damaged, in the folder with which a run began.
 
-    One that was made anew is another one, also where it has fewer parts. A single file that is still the very same
-    shows that the folder is.
+    A folder that was made anew is another one, also where it has fewer parts or its files were numbered anew. A single
+    file that is still the very same shows that the folder is.
+
+    Args:
+        folder: Where it is.
+        known: Its files by name, as they were.
+        opened: The same folder, where it can be opened as it is.
     """
     try:
-        if _is_being_built(folder):
-            return False
-        states = _states(folder, known)
-        is_lost = not _LOST.isdisjoint(states.values())
-        return is_lost and any(
-            state == _SAME and _is_the_very(folder / name, known[name]) for name, state in states.items()
-        )
+        refuse_half_built(folder)
+        problems = _find_problems(folder, known, opened, by_time=True)
     except (InputError, OSError):
-        return False  # whoever opens them says what is wrong
+        return Losses(folder, len(known), {})  # whoever opens it says what is wrong
+    found = set(problems.values())
+    is_same = any(shard.rows and name not in problems for name, shard in known.items())
+    # What opens without a complaint, and has other files than it had, was made anew.
+    is_lost = _DAMAGED in found or (_GONE in found and (opened is None or found == {_GONE}))
+    return Losses(folder, len(known), problems if is_same and is_lost and _UNKNOWN not in found else {})
 
 
-def _is_the_very(path: Path, known: KnownShard) -> bool:
-    """Tell a file from one that was made anew: without checksums, all of as many rows and bytes are alike."""
-    return known.content is not None or path.stat().st_mtime_ns == known.modified_ns
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What ``find_losses`` found."""
+
+    folder: Path
+    num_known: int
+    problems: Mapping[str, str]
+    """What has become of files, by name; empty where none is lost."""
+
+    @property
+    def show_when_read(self) -> bool:
+        """Whether each of them is noticed by whoever reads it, so that all others can be read."""
+        return _REWRITTEN not in self.problems.values()
+
+    def error(self) -> DataUnreadable:
+        """Return the error that names the first."""
+        return _other_shards(self.folder, self.problems, self.num_known)
 
 
 # What has become of a file with which a run began, in the words of messages.
-_SAME = "is as it was"
-_UNKNOWN = "is on a volume in trouble"
-_CHANGED = "has changed"
 _GONE = "is gone"
 _DAMAGED = "is damaged"
+_CHANGED = "has changed"
+_REWRITTEN = "was written anew"
+_UNKNOWN = "is on a volume in trouble"
 _LOST = frozenset({_GONE, _DAMAGED})
 
 
-def _states(folder: Path, known: Mapping[str, KnownShard]) -> dict[str, str]:
-    there = {path.name: path for path in files_in(folder)}
-    return {name: _state(there[name], shard) if name in there else _GONE for name, shard in known.items()}
+def _find_problems(
+    folder: Path, known: Mapping[str, KnownShard], opened: ShardFolder | None, *, by_time: bool
+) -> dict[str, str]:
+    """Return what has become of the files that are not what they were, by name.
+
+    by_time: whether a file without checksums that was written since is another one; all of as many rows and bytes are
+    alike, and copies have other times.
+    """
+    looks: dict[str, KnownShard | str]
+    if opened is not None:
+        looks = {path.name: shard for path, shard in zip(opened.paths, opened.known, strict=True)}
+    else:
+        looks = {path.name: _look(path) for path in files_in(folder) if path.name in known}
+    problems = {}
+    for name, shard in known.items():
+        now = looks.get(name, _GONE)
+        if isinstance(now, str):
+            problems[name] = now
+        elif now != shard:
+            problems[name] = _DAMAGED if _is_cut_off(folder / name, now, shard) else _CHANGED
+        elif by_time and shard.content is None and now.modified_ns != shard.modified_ns:
+            problems[name] = _REWRITTEN
+    return problems
 
 
-def _state(path: Path, known: KnownShard) -> str:
+def _look(path: Path) -> KnownShard | str:
     try:
-        return _SAME if KnownShard.of(path, read_header(path)) == known else _CHANGED
+        return KnownShard.read(path)[1]
     except InputError as error:
         return _UNKNOWN if is_trouble(error.__cause__) else _DAMAGED
     except OSError:
         return _UNKNOWN
 
 
-def _is_being_built(folder: Path) -> bool:
-    # Deferred, as above.
-    from bert_trainer.dataset.shards.dataset_info import find_dataset_info  # noqa: PLC0415
-
-    found = find_dataset_info(folder)
-    return found is not None and not found[1].complete
+def _is_cut_off(path: Path, now: KnownShard, known: KnownShard) -> bool:
+    """Tell a file of records that ends before its last one; what is left of it can be read."""
+    is_shorter = now.rows < known.rows and now.num_bytes < known.num_bytes
+    return is_shorter and (has_tfrecord_name(path) or is_tfrecord(path))
 
 
 def _other_shards(folder: Path, problems: Mapping[str, str], num_known: int) -> DataUnreadable:
@@ -283,8 +341,9 @@ def _other_shards(folder: Path, problems: Mapping[str, str], num_known: int) -> 
     return DataUnreadable(
         f"{folder}: {len(problems)} of {num_known} shards are not those that this run began with: "
         f"{named}{', ...' if len(problems) > _NAMED_FILES else ''}",
-        hint="restore them, or start over (output.ifExists: New), or go on without those that are gone or have "
-        "changed (dataset.onUnreadableShard: Skip)",
+        hint="restore them ('bert-data build' builds again what is missing of its data set), or start over "
+        "(output.ifExists: New), or go on without those that are gone or have changed "
+        "(dataset.onUnreadableShard: Skip)",
     )
 
 

@@ -56,7 +56,8 @@ class ShardHeader:
 def opened(path: Path) -> Iterator[h5py.File]:
     """Open a file for reading; errors inside the block become InputErrors that name the file."""
     try:
-        with h5py.File(path, "r") as file:
+        # Unlocked: files are replaced as a whole, and some NFS servers have no locks.
+        with h5py.File(path, "r", locking=False) as file:
             yield file
     # h5py has no exception class of its own: damage shows as any of these, when opening or when reading.
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError, OverflowError) as error:
