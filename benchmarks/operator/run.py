@@ -64,6 +64,8 @@ class Round:
     jobs: int
     operator_jobs_per_s: float
     writes_per_job: float
+    silences: int
+    """MPIJobs that were reported to have no status for half a minute, with two writes each."""
     operator_cpu_ms_per_job: float
     rss_mb: float
     restart_s: float
@@ -90,7 +92,7 @@ def render_line(one: Round) -> str:
         f"{one.operator_jobs_per_s / one.limit:8.2f} {one.writes_per_job:10.2f} "
         f"{one.operator_cpu_ms_per_job:10.1f} {one.jobs * PODS_PER_JOB:6} {one.rss_mb:7.1f} "
         f"{one.restart_s:9.2f} {one.restart_cpu_s:9.2f} {one.restart_rss_mb:9.1f}   bare runs: "
-        f"{', '.join(f'{rate:.0f}' for rate in one.bare_jobs_per_s)}"
+        f"{', '.join(f'{rate:.0f}' for rate in one.bare_jobs_per_s)}; reports of silence: {one.silences}"
     )
 
 
@@ -160,6 +162,7 @@ def run_round(jobs: int, folder: Path | None) -> Round:
         # The last statuses and Events follow their children.
         cpu_ms = 1000 * (operator.wait_quiet(jobs) - cpu_before) / jobs
         writes = (count_writes(api) - before - jobs) / jobs
+        silences = int(operator.figure('watch_events_total{kind="Event"}'))
         say(f"{jobs:,} jobs: {jobs * PODS_PER_JOB:,} pods are created")
         create_pods(api, jobs)
         operator.wait_idle(jobs, pods=jobs * PODS_PER_JOB)
@@ -171,6 +174,7 @@ def run_round(jobs: int, folder: Path | None) -> Round:
             jobs=jobs,
             operator_jobs_per_s=rate,
             writes_per_job=writes,
+            silences=silences,
             operator_cpu_ms_per_job=cpu_ms,
             rss_mb=rss_mb,
             restart_s=restart_s,
@@ -218,8 +222,10 @@ class Operator(OperatorProcess):
 
         It is left alone until it uses none: its page of metrics costs it as much as dozens of jobs.
         """
-        used_s = -math.inf
+        used_s, ends_at_s = -math.inf, time.monotonic() + DEADLINE_S
         while (now_s := self.cpu_s()) - used_s > QUIET_SHARE * QUIET_FOR_S:
+            if time.monotonic() > ends_at_s:
+                raise TimeoutError(f"the operator is still busy after {DEADLINE_S:.0f} s; see {self.log_file}")
             used_s = now_s
             time.sleep(QUIET_FOR_S)
         self.wait_idle(jobs)

@@ -234,11 +234,7 @@ class Reconciler:
     async def _plan(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> Plan:
         await self._children.find_unwatched(job.ref, summary)
         await self._children.note_orphans(job.ref, summary)
-        observed = self._observe(job, summary, status)
-        if (node := _node_to_read(observed)) is not None:
-            await self._nodes.refresh(node)
-            observed = self._observe(job, summary, status)
-        step = plan(job, observed, self._now_s())
+        step = plan(job, await self._observe_with_node(job, summary, status), self._now_s())
         makes_another = step.create is not None and status.attempt > 0
         # Before anything is asked: jobs may wait for hours, and each looks every few seconds.
         if makes_another and step.status == status and self._children.waits_for_room(job.ref, summary.uid):
@@ -254,7 +250,7 @@ class Reconciler:
                 await self._children.find_by_name(job, summary, step.create.run, status.attempt)
             for run in (PREPARE_RUN, TRAINING_RUN) if has_no_child else ():
                 await self._children.find_by_name(job, summary, run, status.attempt)
-            step = plan(job, self._observe(job, summary, status), self._now_s())
+            step = plan(job, await self._observe_with_node(job, summary, status), self._now_s())
             # So is that of every further attempt. Only where the number of one is used again nothing is written.
             if step.create is not None and step.status == status and await self._statuses.is_outdated(job.ref, summary):
                 raise Requeue(0.0)
@@ -272,6 +268,14 @@ class Reconciler:
         if after.status != done.status or after.stop or after.remove or after.create is not None:
             raise Requeue(0.0)
         return after
+
+    async def _observe_with_node(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> Observed:
+        """Observe a job, after the node on which its newest attempt has failed was read."""
+        observed = self._observe(job, summary, status)
+        if (node := _node_to_read(observed)) is None:
+            return observed
+        await self._nodes.refresh(node)
+        return self._observe(job, summary, status)
 
     def _observe(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> Observed:
         refusal = self._children.refusal(job.ref, summary.uid)
