@@ -7,12 +7,13 @@ would make pods as well, whose writes would be measured. A process of its own, s
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+import time
 
 import uvloop
 
 from bert_operator.cluster.client import ApiClient, load_configuration
 from bert_operator.cluster.paths import path_of
+from bert_operator.timestamps import render_time
 
 WRITERS = 4
 
@@ -25,7 +26,7 @@ async def main() -> None:
         async def write() -> None:
             while True:
                 namespace, name = await waiting.get()
-                now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+                now = render_time(time.time())
                 created = {
                     "type": "Created",
                     "status": "True",

@@ -13,18 +13,13 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from at_step import AtStep, StopAt
-from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.dataset_names import LayoutName
-from bert_trainer.config.run_config import RunConfig
-from bert_trainer.dataset.shards import ShardFolder, ShardHeader, read_header, read_shard, write_shard
-from bert_trainer.dataset.shards import folder as shard_folder
+from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.dataset_info import BuildSettings, DatasetInfo
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import (
@@ -35,20 +30,29 @@ from bert_trainer.errors import (
     Stopped,
     StorageFailed,
 )
-from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone, PeerFailed, World
 from bert_trainer.training import data_loader
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.run_data import open_data
 from bert_trainer.training.session import Session
 from relayout import relayout
+from shard_runs import (
+    SHARDS,
+    STEPS,
+    evaluate_stage,
+    events,
+    exchange,
+    make_config,
+    shard,
+    stage,
+    train,
+    train_two_steps,
+    truncate,
+    write_of_other_size,
+)
 from threaded_world import run_threads
-from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, pretrain_stage, run_document, write_dataset
-from whole_configs import whole_stage
+from tiny_run import write_dataset
 
-SHARDS = f"seq_len_{SEQUENCE_LENGTH}_max_pred_{PREDICTIONS}"
-STEPS = 24
-"""11 of 110 rows each; without the second shard's 40 an epoch is over sooner."""
 SECOND = set(range(40, 80))
 FINAL = f"phase1-{STEPS:08d}"
 
@@ -63,53 +67,10 @@ def second(dataset: Path) -> Path:
     return dataset / SHARDS / "training_0001.hdf5"
 
 
-def make_config(
-    folder: Path, dataset: Path, *, ranks: int = 1, skip: bool = False, stages: list[dict[str, Any]] | None = None
-) -> RunConfig:
-    document = run_document(
-        folder,
-        dataset,
-        world={"ranks": ranks, "hosts": 1},
-        stages=[stage()] if stages is None else stages,
-        checkpoint={"every_steps": 3, "keep": 100},
-        logging={"every_steps": 1, "tensorboard": False, "sample_ledger": True},
-    )
-    document["dataset"]["on_unreadable_shard"] = "Skip" if skip else "Stop"
-    return parse_run_config(document)
-
-
-def stage(name: str = "phase1", **changes: Any) -> dict[str, Any]:
-    return pretrain_stage(
-        name, **{"global_batch_size": 11, "micro_batch_size": 4, "length": {"steps": STEPS}, **changes}
-    )
-
-
-def evaluate_stage(**changes: Any) -> dict[str, Any]:
-    shape = {"sequence_length": SEQUENCE_LENGTH, "max_predictions_per_sequence": PREDICTIONS}
-    return whole_stage({"kind": "evaluate", "name": "evaluate", "micro_batch_size": 8, **shape, **changes})
-
-
-def train(
-    folder: Path,
-    dataset: Path,
-    stop: Any = None,
-    *,
-    attempt: int = 1,
-    skip: bool = False,
-    stages: list[dict[str, Any]] | None = None,
-) -> None:
-    config = make_config(folder, dataset, skip=skip, stages=stages)
-    run_stages(Session.open(config, Alone(), attempt=attempt), stop or AtStep())
-
-
 def samples_by_step(folder: Path) -> list[list[int]]:
     entries = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
     by_step = {entry["step"]: entry["samples"] for entry in entries if "samples" in entry}
     return [by_step[step] for step in range(STEPS)]
-
-
-def events(folder: Path, name: str) -> list[dict[str, Any]]:
-    return [record for record in read_metrics(folder) if record["event"] == name]
 
 
 def flip(path: Path) -> None:
@@ -119,18 +80,6 @@ def flip(path: Path) -> None:
     state = path.stat()
     path.write_bytes(content)
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))  # as a disk does it, without a word
-
-
-def exchange(path: Path) -> None:
-    """Put other samples in place, in as many bytes and rows."""
-    samples = read_shard(path)
-    samples.next_sentence_labels[:] = 1 - samples.next_sentence_labels
-    header = read_header(path)
-    write_shard(path, samples, vocabulary_sha256=header.vocabulary_sha256, generator_version=1, layout=header.layout)
-
-
-def write_of_other_size(path: Path) -> None:
-    shutil.copy(path.with_name("training_0002.hdf5"), path)
 
 
 @pytest.mark.parametrize("trouble", [Path.unlink, flip, exchange, write_of_other_size], ids=lambda it: it.__name__)
@@ -238,177 +187,6 @@ def test_other_data_of_the_same_size_are_found_when_a_run_resumes(tmp_path: Path
         train(tmp_path / "out", dataset, attempt=2)
 
 
-def rename(shards: Path) -> None:
-    for path in list(shards.glob("training_*")):
-        path.rename(path.with_name(path.name.replace("training_", "training_anew_")))
-
-
-def make_fewer(shards: Path) -> None:
-    """Make the data anew in two parts."""
-    for path in shards.glob("training_*"):
-        exchange(path)
-    (shards / "training_0002.hdf5").unlink()
-
-
-@pytest.mark.parametrize("change", [lambda shards: exchange(shards / "training_0001.hdf5"), rename, make_fewer])
-def test_before_the_first_checkpoint_data_may_be_made_anew(
-    tmp_path: Path, dataset: Path, change: Callable[[Path], None]
-) -> None:
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "out", dataset, AtStep(2, stop))
-    change(dataset / SHARDS)
-    train(tmp_path / "out", dataset, attempt=2)
-
-
-@pytest.mark.parametrize("skip", [False, True])
-def test_before_the_first_checkpoint_data_without_checksums_may_be_made_anew_in_fewer_parts(
-    tmp_path: Path, dataset: Path, *, skip: bool
-) -> None:
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    for path in (dataset / SHARDS).iterdir():
-        relayout(path, "intel")
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "out", dataset, AtStep(2, stop), skip=skip)
-    before = (dataset / SHARDS / "training_0001.hdf5").stat().st_size
-    make_fewer(dataset / SHARDS)
-    for path in (dataset / SHARDS).iterdir():
-        relayout(path, "intel")
-    assert (dataset / SHARDS / "training_0001.hdf5").stat().st_size == before, (
-        "nothing that is recorded tells them apart"
-    )
-    train(tmp_path / "out", dataset, attempt=2, skip=skip)
-    assert events(tmp_path / "out", "shard_left_out") == []
-
-
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def train_two_steps(folder: Path, dataset: Path) -> None:
-    """Begin a run and end it before its first checkpoint."""
-
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(folder, dataset, AtStep(2, stop))
-
-
-def shard(dataset: Path, number: int) -> Path:
-    return dataset / SHARDS / f"training_{number:04}.hdf5"
-
-
-def write_all_as(layout: LayoutName, dataset: Path) -> None:
-    if layout != "compact":
-        for path in (dataset / SHARDS).iterdir():
-            relayout(path, layout)
-
-
-@pytest.mark.parametrize("layout", ["compact", "intel"])
-@pytest.mark.parametrize(
-    ("troubles", "wrong"),
-    [
-        ({1: Path.unlink}, {1: "is gone"}),
-        ({2: Path.unlink}, {2: "is gone"}),
-        ({1: truncate}, {1: "is damaged"}),
-        ({0: truncate, 2: Path.unlink}, {0: "is damaged", 2: "is gone"}),
-        ({0: write_of_other_size, 1: Path.unlink}, {0: "has changed", 1: "is gone"}),
-    ],
-    ids=lambda it: " ".join(getattr(trouble, "__name__", "") for trouble in it.values()).strip() or None,
-)
-def test_before_the_first_checkpoint_shards_that_are_gone_or_damaged_are_named_and_left_out_on_request(
-    tmp_path: Path,
-    dataset: Path,
-    troubles: dict[int, Callable[[Path], None]],
-    wrong: dict[int, str],
-    layout: LayoutName,
-) -> None:
-    write_all_as(layout, dataset)
-    train_two_steps(tmp_path / "out", dataset)
-    for number, trouble in troubles.items():
-        trouble(shard(dataset, number))
-    named = ", ".join(f"{shard(dataset, number).name} {what}" for number, what in wrong.items())
-    for attempt in (2, 3):
-        with pytest.raises(DataUnreadable, match=f": {len(wrong)} of 3 shards are not those .*: {named}\n"):
-            train(tmp_path / "out", dataset, attempt=attempt)
-    train(tmp_path / "out", dataset, attempt=4, skip=True)
-    left_out = {record["path"] for record in events(tmp_path / "out", "shard_left_out")}
-    assert left_out == {str(shard(dataset, number)) for number in wrong}
-
-
-def test_other_samples_without_checksums_beside_a_gap_are_never_trained_on_silently(
-    tmp_path: Path, dataset: Path
-) -> None:
-    """Nothing but its time tells the shard from the one before, so nobody who reads it could leave it out."""
-    write_all_as("intel", dataset)
-    train_two_steps(tmp_path / "out", dataset)
-    exchange(shard(dataset, 0))
-    shard(dataset, 1).unlink()
-    for skip in (False, True):
-        with pytest.raises(DataUnreadable, match=r"0000.hdf5 was written anew, training_0001.hdf5 is gone\n"):
-            train(tmp_path / "out", dataset, attempt=2, skip=skip)
-
-
-def test_records_that_end_before_the_last_one_are_damage(tmp_path: Path, dataset: Path) -> None:
-    """What is left of the file can be read, also where that is nothing."""
-    for path in list((dataset / SHARDS).iterdir()):
-        relayout(path, "tfrecord").rename(path.with_suffix(".tfrecord"))
-    train_two_steps(tmp_path / "out", dataset)
-    second = shard(dataset, 1).with_suffix(".tfrecord")
-    second.write_bytes(b"")
-    with pytest.raises(DataUnreadable, match=f"1 of 3 shards are not those .*: {second.name} is damaged"):
-        train(tmp_path / "out", dataset, attempt=2)
-    train(tmp_path / "out", dataset, attempt=3, skip=True)
-    assert [record["path"] for record in events(tmp_path / "out", "shard_left_out")] == [str(second)]
-
-
-@pytest.mark.parametrize("layout", ["compact", "intel"])
-def test_before_the_first_checkpoint_shards_may_be_numbered_anew(
-    tmp_path: Path, dataset: Path, layout: LayoutName
-) -> None:
-    """As the hint about a gap in the numbers says."""
-    write_all_as(layout, dataset)
-    train_two_steps(tmp_path / "out", dataset)
-    shard(dataset, 1).unlink()
-    shard(dataset, 2).rename(shard(dataset, 1))
-    train(tmp_path / "out", dataset, attempt=2, skip=True)
-    assert events(tmp_path / "out", "shard_left_out") == []
-
-
-def test_a_shard_without_samples_shows_nothing(tmp_path: Path) -> None:
-    """It is alike in every data set."""
-    dataset = write_dataset(tmp_path / "dataset", rows=(0, 40, 40, 30))
-    train_two_steps(tmp_path / "out", dataset)
-    for number in (1, 2):
-        exchange(shard(dataset, number))
-    shard(dataset, 3).unlink()
-    train(tmp_path / "out", dataset, attempt=2)
-
-
-def test_a_later_attempt_before_the_first_checkpoint_knows_the_same(tmp_path: Path, dataset: Path) -> None:
-    """The second stage's data are as they were, and what the first one began with is not forgotten."""
-    other = write_dataset(tmp_path / "other", seed=2)
-    stages = [stage(), stage("phase2", shards=str(other / SHARDS))]
-    for folder in (dataset, other):
-        write_all_as("intel", folder)
-
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    for attempt in (1, 2, 3):
-        with pytest.raises(KeyboardInterrupt):
-            train(tmp_path / "out", dataset, AtStep(2, stop), attempt=attempt, skip=True, stages=stages)
-        shard(dataset, 2).unlink(missing_ok=True)
-    told = events(tmp_path / "out", "shard_left_out")
-    assert {record["path"] for record in told} == {str(shard(dataset, 2))}
-    assert {record["attempt"] for record in told} == {2, 3}
-
-
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_run_that_leaves_a_shard_out_is_evaluated_at_its_end(tmp_path: Path, dataset: Path, number: int) -> None:
     stages = [stage(), evaluate_stage()]
@@ -486,38 +264,6 @@ def test_data_that_are_being_built_anew_are_told_as_that(
     with pytest.raises(InputError, match="the dataset is not complete") as stopped:
         train(tmp_path / "out", dataset, attempt=2, skip=skip)
     assert not isinstance(stopped.value, DataUnreadable)
-
-
-def test_a_volume_in_trouble_is_no_damaged_shard(
-    tmp_path: Path, dataset: Path, second: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train_two_steps(tmp_path / "out", dataset)
-
-    def fail(path: Path) -> ShardHeader:
-        if path == second:
-            raise InputError(f"{path}: damaged or not an HDF5 file") from OSError(errno.EIO, os.strerror(errno.EIO))
-        return read_header(path)
-
-    monkeypatch.setattr(shard_folder, "read_header", fail)
-    with pytest.raises(StorageFailed, match="training_0001.hdf5: damaged or not") as failed:
-        train(tmp_path / "out", dataset, attempt=2)
-    assert failed.value.exit_code == EXIT_INFRASTRUCTURE, "the run has read this very file"
-
-
-def test_before_the_first_checkpoint_a_folder_that_is_gone_is_no_mistyped_path(tmp_path: Path, dataset: Path) -> None:
-    shards = dataset / SHARDS
-
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "out", dataset, AtStep(2, stop))
-    shards.rename(tmp_path / "away")
-    for attempt in (2, 3):
-        with pytest.raises(StorageFailed, match="none of the shards is there") as gone:
-            train(tmp_path / "out", dataset, attempt=attempt)
-        assert gone.value.exit_code == EXIT_INFRASTRUCTURE
-        shards.mkdir(exist_ok=True)  # an empty mount point
 
 
 def failing(code: int, *, times: int) -> Callable[..., RaggedSamples]:

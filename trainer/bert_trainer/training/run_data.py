@@ -19,13 +19,12 @@ from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.shards import (
     ShardFolder,
     Split,
-    check_left,
-    find_losses,
     find_named_shards,
     find_shard_folder,
     list_shards,
-    refuse_half_built,
 )
+from bert_trainer.dataset.shards.dataset_info import refuse_half_built
+from bert_trainer.dataset.shards.losses import check_left, find_losses
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, StorageFailed
 from bert_trainer.optim.schedule import num_steps
@@ -66,18 +65,17 @@ def open_data(config: RunConfig, world: World) -> RunData:
     Raises:
         InputError: the vocabulary or a stage's shards are missing, damaged, or not this model's.
     """
-    on_rank_0(world, lambda: _check_folders(config))
+    has_begun = on_rank_0(world, lambda: _check_folders(config))
     # Files are opened on rank 0, which broadcasts the result: all ranks see the same shards, and a mistake in them is
     # reported once.
     vocabulary = on_rank_0(world, lambda: _read_vocabulary(config))
     # A run that has begun has read these very files: trouble with them is no mistake in the configuration.
-    begun = on_rank_0(world, lambda: bool(read_record(Path(config.output_folder))))
-    training, evaluation = on_rank_0(world, lambda: _open_stages(config, vocabulary), has_trained=begun)
+    training, evaluation = on_rank_0(world, lambda: _open_stages(config, vocabulary), has_trained=has_begun)
     return RunData(vocabulary, training, evaluation)
 
 
-def _check_folders(config: RunConfig) -> None:
-    """Tell a volume that is no longer there from a mistyped path: the run has read from it before.
+def _check_folders(config: RunConfig) -> bool:
+    """Tell a volume that is no longer there from a mistyped path; return whether the run has read from it before.
 
     Before the first checkpoint the data may have been made anew, under other names: then only a folder that is gone, or
     empty as a mount point is, tells of a volume.
@@ -97,6 +95,7 @@ def _check_folders(config: RunConfig) -> None:
                     hint="check that the dataset's volume is mounted on this node; if the data have moved for good, "
                     f"delete {SHARDS_FILE} in the output folder",
                 )
+    return bool(record)
 
 
 def _has_learnt(output: Path) -> bool:
@@ -199,46 +198,48 @@ def _open_training_shards(
             path=path,
         )
 
+    def as_it_was(known: StageShards) -> ShardFolder:
+        """Return it unopened: what cannot be used any more is found, and left out, when it is needed."""
+        return ShardFolder.of_known(
+            path,
+            known.files,
+            sequence_length=stage.sequence_length,
+            max_predictions=stage.max_predictions_per_sequence,
+            vocabulary=vocabulary,
+        )
+
     if known is None:
         return open_found(), False
     path = _base(config, stage) / known.folder
     skips = config.dataset.on_unreadable_shard == "Skip"
-    # What cannot be used any more is found, and left out, when it is needed.
-    as_it_was = ShardFolder.of_known(
-        path,
-        known.files,
-        sequence_length=stage.sequence_length,
-        max_predictions=stage.max_predictions_per_sequence,
-        vocabulary=vocabulary,
-    )
-    if not has_learnt:
-        found, problem = None, None
-        try:
-            found = open_found()
-        except InputError as error:
-            problem = error
-        # That they were made anew does not explain files that are gone or damaged beside others that are as they were.
-        if found is None or found.paths[0].parent == path:
-            losses = find_losses(path, known.files, found)
-            if losses.problems and skips and losses.show_when_read:
-                return as_it_was, True
-            if losses.problems:
-                raise losses.error() from problem
-        if problem is not None:
-            raise problem
-        assert found is not None, "opened, or an error was raised"
-        return found, False
-    if skips:
+    if has_learnt and skips:
         refuse_half_built(path)
-        return as_it_was, True
+        return as_it_was(known), True
+    if has_learnt:
+        try:
+            folder = open_found(path)
+        except InputError:
+            # These data were right once: which of them are no longer there, or no longer whole, says more.
+            check_left(path, known.files)
+            raise
+        folder.check_same(known.files)
+        return folder, True
+    found, problem = None, None
     try:
-        folder = open_found(path)
-    except InputError:
-        # These data were right once: which of them are no longer there, or no longer whole, says more.
-        check_left(path, known.files)
-        raise
-    folder.check_same(known.files)
-    return folder, True
+        found = open_found()
+    except InputError as error:
+        problem = error
+    if found is not None and found.paths[0].parent != path:
+        return found, False
+    # That they were made anew does not explain files that are gone or damaged beside others that are as they were.
+    losses = find_losses(path, known.files, found)
+    if losses.problems and skips and losses.show_when_read:
+        return as_it_was(known), True
+    if losses.problems:
+        raise losses.error() from problem
+    if found is None:
+        raise problem or AssertionError("opened, or an error was raised")
+    return found, False
 
 
 def _open_evaluations(
@@ -247,10 +248,10 @@ def _open_evaluations(
     """Open what stages are evaluated on, by index: of evaluate stages, and of those evaluated while they train."""
     found = {}
     for index, stage in enumerate(config.stages):
-        if isinstance(stage, EvaluateStage):
-            found[index] = _open_evaluation(config, stage, stage.sequence_length, vocabulary, trained_on)
-        elif isinstance(stage, PretrainStage) and stage.evaluation is not None:
-            found[index] = _open_evaluation(config, stage.evaluation, stage.sequence_length, vocabulary, trained_on)
+        if isinstance(stage, PretrainStage | EvaluateStage):
+            evaluation = stage.evaluation if isinstance(stage, PretrainStage) else stage
+            if evaluation is not None:
+                found[index] = _open_evaluation(config, evaluation, stage.sequence_length, vocabulary, trained_on)
     return found
 
 

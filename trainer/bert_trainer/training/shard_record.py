@@ -31,8 +31,7 @@ class StageShards:
     @classmethod
     def of(cls, base: Path, folder: ShardFolder) -> StageShards:
         """Describe what a stage begins with. base: that the folder is below."""
-        files = {path.name: shard for path, shard in zip(folder.paths, folder.known, strict=True)}
-        return cls(folder.paths[0].parent.relative_to(base), files)
+        return cls(folder.paths[0].parent.relative_to(base), folder.known_by_name)
 
 
 def read_record(output_folder: Path) -> dict[str, StageShards]:

@@ -184,16 +184,30 @@ def check_complete(shard_folder: Path) -> None:
     relative = shard_folder.relative_to(root).as_posix()
     names = next((length.files[relative] for length in info.lengths if relative in length.files), None)
     if not info.complete or names is None:
-        raise InputError(
-            f"{shard_folder}: the dataset is not complete",
-            hint="run its prepare stage ('bert-data build') to the end",
-        )
+        raise _not_complete(shard_folder)
     missing = [name for name in names if not (shard_folder / name).is_file()]
     if missing:
         raise InputError(
             f"{shard_folder}: {len(missing)} of {len(names)} shards are missing, first {missing[0]}",
             hint="run 'bert-data build' again: it builds what is missing",
         )
+
+
+def refuse_half_built(shard_folder: Path) -> None:
+    """Refuse a folder of a dataset that is being built anew, whatever is in it by now.
+
+    Raises:
+        InputError: the build was interrupted or is running.
+    """
+    found = find_dataset_info(shard_folder)
+    if found is not None and not found[1].complete:
+        raise _not_complete(shard_folder)
+
+
+def _not_complete(shard_folder: Path) -> InputError:
+    return InputError(
+        f"{shard_folder}: the dataset is not complete", hint="run its prepare stage ('bert-data build') to the end"
+    )
 
 
 def read_json_object(path: Path, *, hint: str) -> dict[str, Any] | None:

@@ -15,11 +15,13 @@ from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.tfrecord_file import has_tfrecord_name, is_tfrecord, without_suffix
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, DataUnreadable, InputError, StorageFailed
-from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors, is_trouble, refuse_others_links
+from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors, refuse_others_links
 from bert_trainer.system.files import files_below, files_in
 
 SUFFIXES = (".hdf5", ".h5")
 """Of HDF5 files."""
+GONE, CHANGED = "is gone", "has changed"
+"""What has become of a file with which a run began, in the words of messages."""
 _FIRST_ROWS = 1024
 _NAMED_FILES = 5
 """Of those that have changed, in a message."""
@@ -134,14 +136,19 @@ class ShardFolder:
         Raises:
             DataUnreadable: files are others, gone, or new; names the first of them.
         """
-        now = {path.name: shard for path, shard in zip(self.paths, self.known, strict=True)}
+        now = self.known_by_name
         if now == known:
             return
         problems = {
             **{name: "is new" for name in now if name not in known},
-            **{name: _CHANGED if name in now else _GONE for name in known if now.get(name) != known[name]},
+            **{name: CHANGED if name in now else GONE for name in known if now.get(name) != known[name]},
         }
-        raise _other_shards(self.paths[0].parent, problems, len(known))
+        raise other_shards(self.paths[0].parent, problems, len(known))
+
+    @property
+    def known_by_name(self) -> dict[str, KnownShard]:
+        """What each file was when the run began, in their order."""
+        return {path.name: shard for path, shard in zip(self.paths, self.known, strict=True)}
 
     @property
     def num_samples(self) -> int:
@@ -216,127 +223,8 @@ _RESTORE = (
 )
 
 
-def refuse_half_built(folder: Path) -> None:
-    """Refuse a folder of a data set that is being built anew, whatever is in it by now.
-
-    Raises:
-        InputError: as ``check_complete``.
-    """
-    # Deferred, as above.
-    from bert_trainer.dataset.shards.dataset_info import check_complete, find_dataset_info  # noqa: PLC0415
-
-    found = find_dataset_info(folder)
-    if found is not None and not found[1].complete:
-        check_complete(folder)
-
-
-def check_left(folder: Path, known: Mapping[str, KnownShard]) -> None:
-    """Check that the files with which a run began are there and whole, where the folder cannot be opened.
-
-    Reads the header of each, so it is for finding out what is wrong.
-
-    Raises:
-        InputError: as ``refuse_half_built``.
-        DataUnreadable: some are gone or damaged; names the first that are not what they were.
-    """
-    refuse_half_built(folder)
-    problems = _find_problems(folder, known, None, by_time=False)
-    if _UNKNOWN not in problems.values() and not _LOST.isdisjoint(problems.values()):
-        raise _other_shards(folder, problems, len(known))
-
-
-def find_losses(folder: Path, known: Mapping[str, KnownShard], opened: ShardFolder | None) -> Losses:
-    """Return what has become of files that are gone or damaged, in the folder with which a run began.
-
-    A folder that was made anew is another one, also where it has fewer parts or its files were numbered anew. A single
-    file that is still the very same shows that the folder is.
-
-    Args:
-        folder: Where it is.
-        known: Its files by name, as they were.
-        opened: The same folder, where it can be opened as it is.
-    """
-    try:
-        refuse_half_built(folder)
-        problems = _find_problems(folder, known, opened, by_time=True)
-    except (InputError, OSError):
-        return Losses(folder, len(known), {})  # whoever opens it says what is wrong
-    found = set(problems.values())
-    is_same = any(shard.rows and name not in problems for name, shard in known.items())
-    # What opens without a complaint, and has other files than it had, was made anew.
-    is_lost = _DAMAGED in found or (_GONE in found and (opened is None or found == {_GONE}))
-    return Losses(folder, len(known), problems if is_same and is_lost and _UNKNOWN not in found else {})
-
-
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """What ``find_losses`` found."""
-
-    folder: Path
-    num_known: int
-    problems: Mapping[str, str]
-    """What has become of files, by name; empty where none is lost."""
-
-    @property
-    def show_when_read(self) -> bool:
-        """Whether each of them is noticed by whoever reads it, so that all others can be read."""
-        return _REWRITTEN not in self.problems.values()
-
-    def error(self) -> DataUnreadable:
-        """Return the error that names the first."""
-        return _other_shards(self.folder, self.problems, self.num_known)
-
-
-# What has become of a file with which a run began, in the words of messages.
-_GONE = "is gone"
-_DAMAGED = "is damaged"
-_CHANGED = "has changed"
-_REWRITTEN = "was written anew"
-_UNKNOWN = "is on a volume in trouble"
-_LOST = frozenset({_GONE, _DAMAGED})
-
-
-def _find_problems(
-    folder: Path, known: Mapping[str, KnownShard], opened: ShardFolder | None, *, by_time: bool
-) -> dict[str, str]:
-    """Return what has become of the files that are not what they were, by name.
-
-    by_time: whether a file without checksums that was written since is another one; all of as many rows and bytes are
-    alike, and copies have other times.
-    """
-    looks: dict[str, KnownShard | str]
-    if opened is not None:
-        looks = {path.name: shard for path, shard in zip(opened.paths, opened.known, strict=True)}
-    else:
-        looks = {path.name: _look(path) for path in files_in(folder) if path.name in known}
-    problems = {}
-    for name, shard in known.items():
-        now = looks.get(name, _GONE)
-        if isinstance(now, str):
-            problems[name] = now
-        elif now != shard:
-            problems[name] = _DAMAGED if _is_cut_off(folder / name, now, shard) else _CHANGED
-        elif by_time and shard.content is None and now.modified_ns != shard.modified_ns:
-            problems[name] = _REWRITTEN
-    return problems
-
-
-def _look(path: Path) -> KnownShard | str:
-    try:
-        return KnownShard.read(path)[1]
-    except InputError as error:
-        return _UNKNOWN if is_trouble(error.__cause__) else _DAMAGED
-    except OSError:
-        return _UNKNOWN
-
-
-def _is_cut_off(path: Path, now: KnownShard, known: KnownShard) -> bool:
-    """Tell a file of records that ends before its last one; what is left of it can be read."""
-    is_shorter = now.rows < known.rows and now.num_bytes < known.num_bytes
-    return is_shorter and (has_tfrecord_name(path) or is_tfrecord(path))
-
-
-def _other_shards(folder: Path, problems: Mapping[str, str], num_known: int) -> DataUnreadable:
+def other_shards(folder: Path, problems: Mapping[str, str], num_known: int) -> DataUnreadable:
+    """Return the error about files that are not what they were. problems: what has become of them, by name."""
     named = ", ".join(f"{name} {problem}" for name, problem in list(problems.items())[:_NAMED_FILES])
     return DataUnreadable(
         f"{folder}: {len(problems)} of {num_known} shards are not those that this run began with: "
