@@ -151,7 +151,7 @@ READERS = (
         read=lambda path: read_dataset_info(path.parent),
         seeds=_infos,
         modules=("bert_trainer.dataset.shards.dataset_info",),
-        leaves_out=("check_complete", "find_dataset_info", "write", "files"),
+        leaves_out=("check_complete", "refuse_half_built", "_not_complete", "find_dataset_info", "write", "files"),
         mutate=mutate_json,
         file_name="dataset.json",
     ),
