@@ -166,7 +166,7 @@ def test_missing_and_damaged_shards_are_rebuilt(tmp_path: Path, write_corpus: Ca
     before = contents(root)
     (root / "seq_len_32_max_pred_5" / NAMES[1]).unlink()
     (root / "seq_len_32_max_pred_5" / NAMES[2]).write_bytes(b"damaged")
-    with pytest.raises(InputError, match=r"1 of 4 shards are missing, first training_0000\.hdf5"):
+    with pytest.raises(InputError, match=r"1 of 3 shards are missing, first training_0000\.hdf5"):
         ShardFolder.open(
             root / "seq_len_32_max_pred_5",
             split="training",

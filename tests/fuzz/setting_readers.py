@@ -1,4 +1,4 @@
-"""Run configurations, descriptions of models, vocabularies and ``dataset.json``."""
+"""Run configurations, descriptions of models, vocabularies, ``dataset.json`` and the record of a run's shards."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bert_trainer.config.model_file import read_model_file
 from bert_trainer.config.run_config import ModelFile
 from bert_trainer.dataset.shards.dataset_info import read_dataset_info
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, read_vocabulary
+from bert_trainer.training.shard_record import SHARDS_FILE, read_record
 from fuzz_reader import Reader
 from mutations import each_changed, mutate_json
 
@@ -109,6 +110,29 @@ def _infos(_: Path) -> Iterator[bytes]:
     yield from (b"", b"[]", b"{", b"[" * 5000, b"\xff")
 
 
+def _shard_records(_: Path) -> Iterator[bytes]:
+    file = {"rows": 40, "bytes": 4096, "content": "0a1b", "modified_ns": 1}
+    old = {"rows": 30, "bytes": 2048, "content": None}  # as 0.2.0 wrote it
+    files = {"training_0000.hdf5": file, "training_0001.hdf5": old}
+    whole = {"format": 1, "stages": {"phase1": {"folder": "seq_len_128_max_pred_20", "files": files}}}
+    yield json.dumps(whole).encode()
+    entry = "stages/phase1/files/training_0000.hdf5"
+    changes = {
+        "stages": [],
+        "stages/phase1": None,
+        "stages/phase1/folder": 3,
+        "stages/phase1/files": ...,
+        entry: "x",
+        f"{entry}/rows": "x",
+        f"{entry}/rows ": -1,
+        f"{entry}/bytes": float("inf"),
+        f"{entry}/content": 3,
+        f"{entry}/modified_ns": "x",
+    }
+    yield from each_changed(whole, changes)
+    yield from (b"", b"[]", b"{", b"\xff")
+
+
 def _model_of(path: Path) -> object:
     kind = ModelFile(config_file=str(path), layer_norm_eps=1e-12, vocab_pad_multiple=8, objective=None)
     return read_model_file(kind)
@@ -154,5 +178,14 @@ READERS = (
         leaves_out=("check_complete", "refuse_half_built", "_not_complete", "find_dataset_info", "write", "files"),
         mutate=mutate_json,
         file_name="dataset.json",
+    ),
+    Reader(
+        name="shard-records",
+        read=lambda path: read_record(path.parent),
+        seeds=_shard_records,
+        modules=("bert_trainer.training.shard_record",),
+        leaves_out=("of", "write_record"),
+        mutate=mutate_json,
+        file_name=SHARDS_FILE,
     ),
 )

@@ -14,6 +14,7 @@ from bert_trainer.config.checks import parse_run_config
 from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.dataset.shards import read_header, read_shard, write_shard
+from bert_trainer.dataset.shards.dataset_info import BuildSettings, DatasetInfo, LengthInfo
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone
 from bert_trainer.training.loop import run_stages
@@ -88,6 +89,36 @@ def write_all_as(layout: LayoutName, dataset: Path) -> None:
     if layout != "compact":
         for path in (dataset / SHARDS).iterdir():
             relayout(path, layout)
+
+
+def describe_build(dataset: Path, *, complete: bool) -> None:
+    """Write the ``dataset.json`` of a build that has made the files that are there, or is about to."""
+    settings = BuildSettings(
+        generator_version=1,
+        vocabulary_size=None,
+        vocabulary="trained",
+        lower_case=True,
+        held_out_fraction=0.05,
+        near_duplicate_similarity=0.8,
+        dupe_factor=1,
+        masked_lm_probability=0.15,
+        short_sequence_probability=0.1,
+        seed=1,
+        num_shards=2,
+    )
+    rows = {path.name: read_header(path).rows for path in sorted((dataset / SHARDS).iterdir())}
+    held_out = {name: count for name, count in rows.items() if name.startswith("held_out")}
+    length = LengthInfo(
+        sequence_length=SEQUENCE_LENGTH,
+        max_predictions=PREDICTIONS,
+        folder=SHARDS,
+        training={name: count for name, count in rows.items() if name not in held_out},
+        held_out=held_out,
+        samples_training=sum(rows.values()) - sum(held_out.values()),
+        samples_held_out=sum(held_out.values()),
+    )
+    lengths = (length,) if complete else ()
+    DatasetInfo(settings=settings, source="text", fingerprint="1", complete=complete, lengths=lengths).write(dataset)
 
 
 def exchange(path: Path) -> None:

@@ -8,25 +8,36 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from at_step import StopAt
+from bert_trainer.checkpoints.checkpoint import MANIFEST_FILE
+from bert_trainer.checkpoints.store import CHECKPOINTS_FOLDER
 from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.dataset.shards import ShardHeader, read_header
 from bert_trainer.dataset.shards import folder as shard_folder
 from bert_trainer.errors import (
     EXIT_INFRASTRUCTURE,
     DataUnreadable,
+    FencedError,
     InputError,
+    Stopped,
     StorageFailed,
 )
+from bert_trainer.output.run_folder import RunFolder
+from bert_trainer.parallel.world import Alone
+from bert_trainer.training.run_data import open_data
+from bert_trainer.training.shard_record import SHARDS_FILE
 from relayout import relayout
 from shard_runs import (
     SHARDS,
     events,
     exchange,
+    make_config,
     shard,
     stage,
     train,
@@ -119,6 +130,17 @@ def test_before_the_first_checkpoint_shards_that_are_gone_or_damaged_are_named_a
     assert left_out == {str(shard(dataset, number)) for number in wrong}
 
 
+def test_a_last_shard_that_is_gone_beside_a_changed_one_is_not_taken_for_data_made_anew(
+    tmp_path: Path, dataset: Path
+) -> None:
+    """What is left has no gap in its numbers; the second shard is the very same."""
+    train_two_steps(tmp_path / "out", dataset)
+    exchange(shard(dataset, 0))
+    shard(dataset, 2).unlink()
+    with pytest.raises(DataUnreadable, match="training_0000.hdf5 has changed, training_0002.hdf5 is gone\n"):
+        train(tmp_path / "out", dataset, attempt=2)
+
+
 def test_other_samples_without_checksums_beside_a_gap_are_never_trained_on_silently(
     tmp_path: Path, dataset: Path
 ) -> None:
@@ -156,6 +178,32 @@ def test_before_the_first_checkpoint_shards_may_be_numbered_anew(
     shard(dataset, 2).rename(shard(dataset, 1))
     train(tmp_path / "out", dataset, attempt=2, skip=True)
     assert events(tmp_path / "out", "shard_left_out") == []
+
+
+def test_a_checkpoint_that_is_being_written_is_none(tmp_path: Path, dataset: Path) -> None:
+    train_two_steps(tmp_path / "out", dataset)
+    staged = tmp_path / "out" / CHECKPOINTS_FOLDER / ".phase1-00000003-0a"
+    staged.mkdir(parents=True)
+    (staged / MANIFEST_FILE).write_text("{}")
+    make_fewer(dataset / SHARDS)
+    train(tmp_path / "out", dataset, attempt=2)
+
+
+def test_an_attempt_that_has_lost_the_folder_records_no_data(tmp_path: Path, dataset: Path) -> None:
+    config = make_config(tmp_path / "out", dataset)
+    late = RunFolder.claim(config, attempt=1)
+    RunFolder.claim(config, attempt=2)
+    with pytest.raises(FencedError):
+        open_data(late, Alone())
+    assert not (tmp_path / "out" / SHARDS_FILE).exists()
+
+
+def test_shards_that_are_new_are_named(tmp_path: Path, dataset: Path) -> None:
+    with pytest.raises(Stopped):
+        train(tmp_path / "out", dataset, StopAt(8))
+    shutil.copy(shard(dataset, 2), shard(dataset, 3))
+    with pytest.raises(DataUnreadable, match="(?s)1 shards were not there .*: training_0003.hdf5\n.*move them out"):
+        train(tmp_path / "out", dataset, attempt=2)
 
 
 def test_a_shard_without_samples_shows_nothing(tmp_path: Path) -> None:

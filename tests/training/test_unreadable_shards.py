@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load_file
 
 from at_step import AtStep, StopAt
-from bert_trainer.dataset.shards import ShardFolder
-from bert_trainer.dataset.shards.dataset_info import BuildSettings, DatasetInfo
+from bert_trainer.config.run_config import RunConfig
+from bert_trainer.dataset.shards import ShardFolder, read_header, read_shard, write_shard
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import (
     EXIT_BAD_INPUT,
@@ -29,7 +29,9 @@ from bert_trainer.errors import (
     InputError,
     Stopped,
     StorageFailed,
+    TrainerError,
 )
+from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.parallel.world import Alone, PeerFailed, World
 from bert_trainer.training import data_loader
 from bert_trainer.training.loop import run_stages
@@ -39,6 +41,7 @@ from relayout import relayout
 from shard_runs import (
     SHARDS,
     STEPS,
+    describe_build,
     evaluate_stage,
     events,
     exchange,
@@ -209,8 +212,45 @@ def test_a_range_of_the_samples_that_is_evaluated_on_stays_where_it_is(
     with pytest.raises(Stopped):
         train(tmp_path / "out", dataset, StopAt(8), skip=True, stages=stages)
     shard(dataset, number).unlink()
-    data = open_data(make_config(tmp_path / "out", dataset, skip=True, stages=stages), Alone())
+    config = make_config(tmp_path / "out", dataset, skip=True, stages=stages)
+    data = open_data(RunFolder.claim(config, attempt=2), Alone())
     assert (data.evaluation[1].first, data.evaluation[1].last) == (88, 110)
+
+
+@pytest.mark.parametrize("has_learnt", [False, True])
+def test_what_a_build_held_out_is_evaluated_on_without_a_shard_that_is_lost(
+    tmp_path: Path, dataset: Path, second: Path, *, has_learnt: bool
+) -> None:
+    """``dataset.json`` names all files of the build; those that are evaluated on have to be there."""
+    describe_build(dataset, complete=True)
+    stages = [stage(), evaluate_stage()]
+    if has_learnt:
+        with pytest.raises(Stopped):
+            train(tmp_path / "out", dataset, StopAt(8), skip=True, stages=stages)
+    else:
+        train_two_steps(tmp_path / "out", dataset, skip=True, stages=stages)
+    second.unlink()
+    train(tmp_path / "out", dataset, attempt=2, skip=True, stages=stages)
+    assert [record["path"] for record in events(tmp_path / "out", "shard_left_out")] == [str(second)]
+    (dataset / SHARDS / "held_out_0000.hdf5").unlink()
+    with pytest.raises(InputError, match="1 of 1 shards are missing, first held_out_0000.hdf5"):
+        train(tmp_path / "out", dataset, attempt=3, skip=True, stages=stages)
+
+
+def test_files_without_masks_are_no_files_to_be_evaluated_on_whatever_is_left_out(
+    tmp_path: Path, dataset: Path
+) -> None:
+    for path in (dataset / SHARDS).iterdir():
+        header = read_header(path)
+        samples, sha256 = read_shard(path), header.vocabulary_sha256
+        write_shard(path, samples, vocabulary_sha256=sha256, generator_version=1, masked=False)
+    stages = [
+        stage(masking="dynamic", data_range={"start": 0.0, "end": 0.8}),
+        evaluate_stage(data_range={"start": 0.8, "end": 1.0}),
+    ]
+    for skip in (False, True):
+        with pytest.raises(InputError, match=r"training_0000.hdf5: its samples hold no masks"):
+            train(tmp_path / f"out-{skip}", dataset, skip=skip, stages=stages)
 
 
 def test_masks_are_drawn_without_a_first_shard(tmp_path: Path, dataset: Path) -> None:
@@ -247,20 +287,7 @@ def test_data_that_are_being_built_anew_are_told_as_that(
     else:
         train_two_steps(tmp_path / "out", dataset)
     (dataset / SHARDS / "training_0002.hdf5").unlink()
-    settings = BuildSettings(
-        generator_version=1,
-        vocabulary_size=None,
-        vocabulary="trained",
-        lower_case=True,
-        held_out_fraction=0.05,
-        near_duplicate_similarity=0.8,
-        dupe_factor=1,
-        masked_lm_probability=0.15,
-        short_sequence_probability=0.1,
-        seed=1,
-        num_shards=2,
-    )
-    DatasetInfo(settings=settings, source="text", fingerprint="1").write(dataset)
+    describe_build(dataset, complete=False)
     with pytest.raises(InputError, match="the dataset is not complete") as stopped:
         train(tmp_path / "out", dataset, attempt=2, skip=skip)
     assert not isinstance(stopped.value, DataUnreadable)
@@ -323,14 +350,7 @@ def test_all_ranks_take_the_decision_of_the_one_that_cannot_read(
     config = make_config(tmp_path / "out", dataset, ranks=3, skip=skip)
 
     def rank(world: World) -> str:
-        own = tmp_path / f"data-{world.rank}"
-        shutil.copytree(dataset, own)
-        session = Session.open(config, world, attempt=1)
-        stage = session.data.training[0]
-        paths = tuple(own / SHARDS / path.name for path in stage.folder.paths)
-        # Threads share what rank 0 has read.
-        training = {0: replace(stage, folder=replace(stage.folder, paths=paths, _modified_ns={}))}
-        session = replace(session, data=replace(session.data, training=training))
+        session, paths = open_with_own_data(config, world, tmp_path / f"data-{world.rank}", dataset)
         try:
             run_stages(session, AtStep(4, lambda: flip(paths[1]) if world.rank == 2 else None))  # type: ignore[arg-type]
         except (DataUnreadable, PeerFailed) as error:
@@ -347,3 +367,68 @@ def test_all_ranks_take_the_decision_of_the_one_that_cannot_read(
         assert ended == ["DataUnreadable 2", "PeerFailed 2", "DataUnreadable 2"]
         (failed,) = events(tmp_path / "out", "failed")
         assert "training_0001.hdf5: rank 2 cannot read it" in failed["message"]
+
+
+def test_a_run_resumes_where_one_host_has_lost_a_shard(tmp_path: Path, dataset: Path) -> None:
+    config = make_config(tmp_path / "out", dataset, ranks=3, skip=True)
+
+    def rank(world: World) -> None:
+        world.local_rank = 0  # type: ignore[misc] # each on a host of its own
+        own = tmp_path / f"data-{world.rank}"
+        session, paths = open_with_own_data(config, world, own, dataset)
+        with pytest.raises((Stopped, PeerFailed)):
+            run_stages(session, StopAt(14))  # type: ignore[arg-type]
+        if world.rank == 2:
+            paths[1].unlink()
+        session, _ = open_with_own_data(config, world, own, dataset, attempt=2)
+        run_stages(session, AtStep())  # type: ignore[arg-type]
+
+    run_threads(3, rank)
+    (told,) = events(tmp_path / "out", "shard_left_out")
+    assert told["message"] == "rank 2 cannot use it"
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_where_a_rank_s_volume_is_in_trouble_another_s_damaged_shard_is_no_matter(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch, *, skip: bool
+) -> None:
+    """Which of them is at fault cannot be told from one attempt, and the attempt may be retried."""
+    monkeypatch.setattr(data_loader, "READ_AGAIN_AFTER_S", (0.0,))
+    config = make_config(tmp_path / "out", dataset, ranks=2, skip=skip)
+    read = ShardFolder.read_ragged
+
+    def read_ragged(self: ShardFolder, shard: int, rows: slice = slice(None)) -> RaggedSamples:
+        path = self.paths[shard]
+        if shard == 1 and not path.exists():
+            if "data-1" in str(path):
+                cause = OSError(errno.EIO, os.strerror(errno.EIO))
+                raise DataUnreadable(f"{path}: cannot be read ({cause.strerror})") from cause
+            raise DataUnreadable(f"{path}: damaged")
+        return read(self, shard, rows)
+
+    monkeypatch.setattr(ShardFolder, "read_ragged", read_ragged)
+
+    def rank(world: World) -> str:
+        session, paths = open_with_own_data(config, world, tmp_path / f"data-{world.rank}", dataset)
+        try:
+            run_stages(session, AtStep(4, paths[1].unlink))  # type: ignore[arg-type]
+        except TrainerError as error:
+            return f"{type(error).__name__} {error.exit_code}"
+        return "trained"
+
+    assert run_threads(2, rank) == ["StorageFailed 4", "StorageFailed 4"]
+    assert not events(tmp_path / "out", "shard_left_out")
+
+
+def open_with_own_data(
+    config: RunConfig, world: World, own: Path, dataset: Path, *, attempt: int = 1
+) -> tuple[Session, tuple[Path, ...]]:
+    """Open a session of a rank whose host has a copy of the data of its own; return also its files."""
+    if attempt == 1:
+        shutil.copytree(dataset, own)
+    session = Session.open(config, world, attempt=attempt)
+    stage = session.data.training[0]
+    paths = tuple(own / SHARDS / path.name for path in stage.folder.paths)
+    # Threads share what rank 0 has read.
+    training = {0: replace(stage, folder=replace(stage.folder, paths=paths, _modified_ns={}))}
+    return replace(session, data=replace(session.data, training=training)), paths

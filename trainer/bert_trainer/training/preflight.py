@@ -69,8 +69,7 @@ def check_before_training(
     """
     keep = writer.folder.config.checkpoint.keep
     free = writer.on_rank_0(lambda: check_room(writer.folder.path, checkpoint_bytes(learner), keep))
-    shards = [*(stage.folder for stage in data.training.values()), *(it.folder for it in data.evaluation.values())]
-    check_same_shards(world, shards)
+    check_same_shards(world, _compared(data, skips=writer.folder.config.dataset.on_unreadable_shard == "Skip"))
     hosts = look_at_hosts(world, writer.folder.config.precision if device.type == "cpu" else None)
     network = measure(world, device)
     findings = [*hosts.findings(checkpoint_bytes(learner))]
@@ -168,6 +167,13 @@ def check_room(folder: Path, bytes_of_one: int, keep: int) -> int | None:
             hint="free space, or use a larger volume for output",
         )
     return free
+
+
+def _compared(data: RunData, *, skips: bool) -> list[ShardFolder]:
+    """Return what all hosts have to see alike. skips: what a host has lost since the run began is left out by all."""
+    lossy = [stage.folder for stage in data.training.values() if stage.is_begun and skips]
+    folders = [*(stage.folder for stage in data.training.values()), *(it.folder for it in data.evaluation.values())]
+    return [folder for folder in folders if folder not in lossy]
 
 
 def check_same_shards(world: World, shards: Iterable[ShardFolder]) -> None:

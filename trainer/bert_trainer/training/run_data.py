@@ -7,7 +7,7 @@ are compared with those that it began with.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from bert_trainer.dataset.shards.losses import check_left, find_losses
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, StorageFailed
 from bert_trainer.optim.schedule import num_steps
+from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.parallel.world import World, on_rank_0
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.evaluation import EvaluationSet
@@ -46,6 +47,8 @@ class StageData:
     """Sequences of all pretraining stages before this one."""
     masking: DynamicMasking | None = None
     """Draws masks; None: the masks in the files are used."""
+    is_begun: bool = False
+    """Whether an earlier attempt has begun with exactly these shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +62,45 @@ class RunData:
     """By index of the stage: of evaluate stages, and of those that are evaluated while they train."""
 
 
-def open_data(config: RunConfig, world: World) -> RunData:
-    """Find and check everything. Collective.
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What earlier attempts have left in the output folder."""
+
+    record: Mapping[str, StageShards]
+    """What stages began with, by name."""
+    has_learnt: bool
+    """Whether the run has a checkpoint. Until then its data may be made anew."""
+
+    @classmethod
+    def read(cls, output: Path) -> _Before:
+        # pathlib's * also matches the folder of a checkpoint that is being written.
+        manifests = output.glob(f"{CHECKPOINTS_FOLDER}/*/{MANIFEST_FILE}")
+        return cls(read_record(output), any(not path.parent.name.startswith(".") for path in manifests))
+
+
+def open_data(folder: RunFolder, world: World) -> RunData:
+    """Find and check everything, and record what the run begins with. Collective.
 
     Raises:
         InputError: the vocabulary or a stage's shards are missing, damaged, or not this model's.
+        DataUnreadable: some of the shards that the run began with are gone, damaged or others.
+        StorageFailed: all of them are gone.
     """
-    has_begun = on_rank_0(world, lambda: _check_folders(config))
+    config = folder.config
+    before = on_rank_0(world, lambda: _Before.read(folder.path))
+    on_rank_0(world, lambda: _check_folders(config, before))
     # Files are opened on rank 0, which broadcasts the result: all ranks see the same shards, and a mistake in them is
     # reported once.
     vocabulary = on_rank_0(world, lambda: _read_vocabulary(config))
     # A run that has begun has read these very files: trouble with them is no mistake in the configuration.
-    training, evaluation = on_rank_0(world, lambda: _open_stages(config, vocabulary), has_trained=has_begun)
+    training, evaluation = on_rank_0(
+        world, lambda: _open_stages(folder, vocabulary, before), has_trained=bool(before.record)
+    )
     return RunData(vocabulary, training, evaluation)
 
 
-def _check_folders(config: RunConfig) -> bool:
-    """Tell a volume that is no longer there from a mistyped path; return whether the run has read from it before.
+def _check_folders(config: RunConfig, before: _Before) -> None:
+    """Tell a volume that is no longer there from a mistyped path.
 
     Before the first checkpoint the data may have been made anew, under other names: then only a folder that is gone, or
     empty as a mount point is, tells of a volume.
@@ -83,23 +108,16 @@ def _check_folders(config: RunConfig) -> bool:
     Raises:
         StorageFailed: with exit code 4.
     """
-    output = Path(config.output_folder)
-    record, has_learnt = read_record(output), _has_learnt(output)
     for stage in config.stages:
-        if isinstance(stage, PretrainStage) and stage.name in record:
-            folder = _base(config, stage) / record[stage.name].folder
-            names = record[stage.name].files if has_learnt else _list_names(folder)
+        if isinstance(stage, PretrainStage) and (known := before.record.get(stage.name)) is not None:
+            folder = _base(config, stage) / known.folder
+            names = known.files if before.has_learnt else _list_names(folder)
             if not any(os.path.exists(folder / name) for name in names):  # noqa: PTH110 - never raises
                 raise StorageFailed(
                     f"{folder}: none of the shards is there with which this run began",
                     hint="check that the dataset's volume is mounted on this node; if the data have moved for good, "
                     f"delete {SHARDS_FILE} in the output folder",
                 )
-    return bool(record)
-
-
-def _has_learnt(output: Path) -> bool:
-    return bool(list(output.glob(f"{CHECKPOINTS_FOLDER}/*/{MANIFEST_FILE}")))
 
 
 def _list_names(folder: Path) -> list[str]:
@@ -139,18 +157,19 @@ def _read_vocabulary(config: RunConfig) -> Vocabulary:
     return vocabulary
 
 
-def _open_stages(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, StageData], dict[int, EvaluationSet]]:
+def _open_stages(
+    run: RunFolder, vocabulary: Vocabulary, before: _Before
+) -> tuple[dict[int, StageData], dict[int, EvaluationSet]]:
+    config = run.config
     training: dict[int, StageData] = {}
     samples_before = 0
-    output = Path(config.output_folder)
-    before, has_learnt = read_record(output), _has_learnt(output)
     begun: dict[str, StageShards] = {}
     is_new = False
     for index, stage in enumerate(config.stages):
         if not isinstance(stage, PretrainStage):
             continue
-        known = before.get(stage.name)
-        folder, is_bound = _open_training_shards(config, stage, vocabulary, known, has_learnt=has_learnt)
+        known = before.record.get(stage.name)
+        folder, is_bound = _open_training_shards(config, stage, vocabulary, known, has_learnt=before.has_learnt)
         begun[stage.name] = known if known is not None and is_bound else StageShards.of(_base(config, stage), folder)
         is_new = is_new or not is_bound
         # Each phase has an order of its own, even over the same shards.
@@ -166,11 +185,15 @@ def _open_stages(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, S
         # Those that the run began with were checked then; the first of them may be gone.
         if masking is not None and not is_bound:
             masking.check(folder)
-        training[index] = StageData(folder, order, total, stage.sequence_length, samples_before, masking)
+        training[index] = StageData(
+            folder, order, total, stage.sequence_length, samples_before, masking, is_begun=is_bound
+        )
         samples_before += total * stage.global_batch_size
     evaluation = _open_evaluations(config, vocabulary, [data.folder for data in training.values()])
     if is_new:
-        write_record(output, begun)
+        # Headers took their time: a later attempt may have recorded other data by now.
+        run.check_fence()
+        write_record(run.path, begun)
     return training, evaluation
 
 
@@ -184,7 +207,7 @@ def _open_training_shards(
         stage: Of the run.
         vocabulary: That the shards were made with.
         known: What the stage began with, if it has.
-        has_learnt: Whether anything was learnt from it that is kept. Until then the data may be made anew.
+        has_learnt: Whether the run has a checkpoint, of this stage or another. Until then the data may be made anew.
     """
 
     def open_found(path: Path | None = None) -> ShardFolder:
@@ -198,23 +221,21 @@ def _open_training_shards(
             path=path,
         )
 
-    def as_it_was(known: StageShards) -> ShardFolder:
-        """Return it unopened: what cannot be used any more is found, and left out, when it is needed."""
-        return ShardFolder.of_known(
-            path,
-            known.files,
-            sequence_length=stage.sequence_length,
-            max_predictions=stage.max_predictions_per_sequence,
-            vocabulary=vocabulary,
-        )
-
     if known is None:
         return open_found(), False
     path = _base(config, stage) / known.folder
+    # Unopened: what cannot be used any more is found, and left out, when it is needed.
+    as_it_was = ShardFolder.of_known(
+        path,
+        known.files,
+        sequence_length=stage.sequence_length,
+        max_predictions=stage.max_predictions_per_sequence,
+        vocabulary=vocabulary,
+    )
     skips = config.dataset.on_unreadable_shard == "Skip"
     if has_learnt and skips:
         refuse_half_built(path)
-        return as_it_was(known), True
+        return as_it_was, True
     if has_learnt:
         try:
             folder = open_found(path)
@@ -234,7 +255,7 @@ def _open_training_shards(
     # That they were made anew does not explain files that are gone or damaged beside others that are as they were.
     losses = find_losses(path, known.files, found)
     if losses.problems and skips and losses.show_when_read:
-        return as_it_was(known), True
+        return as_it_was, True
     if losses.problems:
         raise losses.error() from problem
     if found is None:
@@ -270,6 +291,8 @@ def _open_evaluation(
         same = (path, length, evaluation.max_predictions_per_sequence)
         shapes = ((it, (it.paths[0].parent, it.sequence_length, it.max_predictions)) for it in trained_on)
         folder = next((it for it, shape in shapes if shape == same), None)
+        if folder is not None:
+            folder.check_masked()
     return EvaluationSet.of(
         folder or _open_shards(config, evaluation, vocabulary, split=split, length=length, masked=True),
         micro_batch_size=evaluation.micro_batch_size,

@@ -65,7 +65,7 @@ class Session:
         compute = Compute.open(config, world)
         folder = on_rank_0(world, lambda: RunFolder.claim(config, attempt=attempt))
         config = folder.config
-        data = open_data(config, world)
+        data = open_data(folder, world)
         model = Bert(config.sizes, len(data.vocabulary.tokens))
         model.activation_checkpointing = config.activation_checkpointing
         # On the CPU, in fp32, before the model moves: the same seed gives the same weights on every device.

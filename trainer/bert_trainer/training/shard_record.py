@@ -46,7 +46,7 @@ def read_record(output_folder: Path) -> dict[str, StageShards]:
         return {}
     try:
         return {name: _parse(entry) for name, entry in document["stages"].items()}
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{path}: not a record of shards ({type(error).__name__}: {error})", hint=_HINT) from error
 
 

@@ -87,7 +87,7 @@ def settle(
         reader.restart(progress.data.order, progress.step)
         writer.left_out(progress.stage.name, progress.step, path, message=f"rank {rank} cannot use it")
         return
-    if error is not None:
+    if error is not None and trouble == found[rank][0]:
         raise error
     if world.rank == 0:
         kind = StorageFailed if found[rank][0] == _Trouble.VOLUME else DataUnreadable

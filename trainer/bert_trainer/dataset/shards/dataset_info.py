@@ -7,6 +7,7 @@ whether a build may resume in it. HDF5 is not needed to read it.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -169,10 +170,10 @@ def find_dataset_info(shard_folder: Path) -> tuple[Path, DatasetInfo] | None:
     return next(((root, found) for root in roots if (found := read_dataset_info(root))), None)
 
 
-def check_complete(shard_folder: Path) -> None:
+def check_complete(shard_folder: Path, is_wanted: Callable[[Path], bool] = lambda _: True) -> None:
     """Refuse a folder of shards that belongs to a dataset whose build has not finished.
 
-    Shards of other programs have no ``dataset.json`` above them and pass.
+    Shards of other programs have no ``dataset.json`` above them and pass. is_wanted: which files have to be there.
 
     Raises:
         InputError: the build was interrupted or is running, or files of it are missing.
@@ -185,10 +186,11 @@ def check_complete(shard_folder: Path) -> None:
     names = next((length.files[relative] for length in info.lengths if relative in length.files), None)
     if not info.complete or names is None:
         raise _not_complete(shard_folder)
-    missing = [name for name in names if not (shard_folder / name).is_file()]
+    paths = [path for name in names if is_wanted(path := shard_folder / name)]
+    missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise InputError(
-            f"{shard_folder}: {len(missing)} of {len(names)} shards are missing, first {missing[0]}",
+            f"{shard_folder}: {len(missing)} of {len(paths)} shards are missing, first {missing[0]}",
             hint="run 'bert-data build' again: it builds what is missing",
         )
 

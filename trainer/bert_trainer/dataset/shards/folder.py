@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bert_trainer.config.dataset_names import LayoutName
-from bert_trainer.dataset.shards.file_names import HELD_OUT_WORDS, TRAINING_WORDS, check_numbers, select_split
+from bert_trainer.dataset.shards.file_names import (
+    HELD_OUT_WORDS,
+    TRAINING_WORDS,
+    check_numbers,
+    select_split,
+    split_of,
+)
 from bert_trainer.dataset.shards.files import read_header, read_ragged
 from bert_trainer.dataset.shards.header import ShardHeader, Split, is_hdf5
 from bert_trainer.dataset.shards.ragged import RaggedSamples
@@ -63,7 +69,7 @@ class ShardFolder:
     sequence_length: int
     max_predictions: int
     known: tuple[KnownShard, ...] = ()
-    """What each file was when the run began; empty: nobody looks whether one changes."""
+    """What each file has to be; empty: nobody looks whether one changes."""
     _modified_ns: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
     """When each file that this process has read was modified."""
 
@@ -92,18 +98,16 @@ class ShardFolder:
         # Deferred: it imports pydantic, which the workers that write shards do not need.
         from bert_trainer.dataset.shards.dataset_info import check_complete  # noqa: PLC0415
 
-        check_complete(folder)
+        # What is evaluated on may be whole where a shard to train on is gone, and left out.
+        check_complete(folder, lambda path: split_of(path) == split)
         paths = _list_split(folder, split)
         check_numbers(folder, paths)
         looks = [KnownShard.read(path) for path in paths]
         headers, known = [header for header, _ in looks], tuple(known for _, known in looks)
         for path, header in zip(paths, headers, strict=True):
             _check_header(path, header, sequence_length, max_predictions, vocabulary)
-            if masked and not header.masked:
-                raise InputError(
-                    f"{path}: its samples hold no masks, which this stage needs",
-                    hint="set the stage's masking to dynamic, or use shards whose masks are in the file",
-                )
+            if masked:
+                _check_masked(path, header)
         if not any(header.rows for header in headers):
             raise InputError(f"{folder}: the {split} shards hold no samples")
         rows = tuple(header.rows for header in headers)
@@ -139,15 +143,33 @@ class ShardFolder:
         now = self.known_by_name
         if now == known:
             return
-        problems = {
-            **{name: "is new" for name in now if name not in known},
-            **{name: CHANGED if name in now else GONE for name in known if now.get(name) != known[name]},
-        }
-        raise other_shards(self.paths[0].parent, problems, len(known))
+        problems = {name: CHANGED if name in now else GONE for name in known if now.get(name) != known[name]}
+        if problems:
+            raise other_shards(self.paths[0].parent, problems, len(known))
+        new = [name for name in now if name not in known]
+        named = _shortened(new)
+        raise DataUnreadable(
+            f"{self.paths[0].parent}: {len(new)} shards were not there when this run began: {named}",
+            hint="move them out of the folder, or start over with them (output.ifExists: New)",
+        )
+
+    def check_masked(self) -> None:
+        """Check that the samples have masks, of those that are left of what ``of_known`` returned.
+
+        Raises:
+            InputError: they have none.
+        """
+        for path in self.paths:
+            try:
+                header = read_header(path)
+            except InputError:
+                continue
+            _check_masked(path, header)
+            return
 
     @property
     def known_by_name(self) -> dict[str, KnownShard]:
-        """What each file was when the run began, in their order."""
+        """What each file was when the folder was opened, or as it was given to ``of_known``; in their order."""
         return {path.name: shard for path, shard in zip(self.paths, self.known, strict=True)}
 
     @property
@@ -223,16 +245,26 @@ _RESTORE = (
 )
 
 
-def other_shards(folder: Path, problems: Mapping[str, str], num_known: int) -> DataUnreadable:
-    """Return the error about files that are not what they were. problems: what has become of them, by name."""
-    named = ", ".join(f"{name} {problem}" for name, problem in list(problems.items())[:_NAMED_FILES])
+def other_shards(folder: Path, problems: Mapping[str, str], num_known: int, *, may_skip: bool = True) -> DataUnreadable:
+    """Return the error about files that are not what they were.
+
+    Args:
+        folder: Where they are.
+        problems: What has become of them, by name.
+        num_known: Files with which the run began.
+        may_skip: Whether the run could go on without them.
+    """
+    named = _shortened([f"{name} {problem}" for name, problem in problems.items()])
+    skip = ", or go on without those that are gone or have changed (dataset.onUnreadableShard: Skip)"
     return DataUnreadable(
-        f"{folder}: {len(problems)} of {num_known} shards are not those that this run began with: "
-        f"{named}{', ...' if len(problems) > _NAMED_FILES else ''}",
-        hint="restore them ('bert-data build' builds again what is missing of its data set), or start over "
-        "(output.ifExists: New), or go on without those that are gone or have changed "
-        "(dataset.onUnreadableShard: Skip)",
+        f"{folder}: {len(problems)} of {num_known} shards are not those that this run began with: {named}",
+        hint="restore them ('bert-data build' builds again what is missing of its data set, so delete damaged ones "
+        f"first), or start over (output.ifExists: New){skip if may_skip else ''}",
     )
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED_FILES]) + (", ..." if len(names) > _NAMED_FILES else "")
 
 
 def _changed(path: Path, what: str) -> DataUnreadable:
@@ -307,6 +339,14 @@ def _list_split(folder: Path, split: Split) -> list[Path]:
         hint=f"expected .hdf5 or .tfrecord files with {' or '.join(words)} in their names; the stage's shards "
         "(spec.stages[].pretrain.shards, .evaluate.shards) names the folder",
     )
+
+
+def _check_masked(path: Path, header: ShardHeader) -> None:
+    if not header.masked:
+        raise InputError(
+            f"{path}: its samples hold no masks, which this stage needs",
+            hint="set the stage's masking to dynamic, or use shards whose masks are in the file",
+        )
 
 
 def _check_header(

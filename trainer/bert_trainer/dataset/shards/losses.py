@@ -15,6 +15,7 @@ from bert_trainer.system.files import files_in
 
 _DAMAGED = "is damaged"
 _REWRITTEN = "was written anew"
+_RENAMED = "has another name"
 _UNKNOWN = "is on a volume in trouble"
 _LOST = frozenset({GONE, _DAMAGED})
 
@@ -35,14 +36,14 @@ class Losses:
 
     def error(self) -> DataUnreadable:
         """Return the error that names the first."""
-        return other_shards(self.folder, self.problems, self.num_known)
+        return other_shards(self.folder, self.problems, self.num_known, may_skip=self.show_when_read)
 
 
 def find_losses(folder: Path, known: Mapping[str, KnownShard], opened: ShardFolder | None) -> Losses:
     """Return what has become of files that are gone or damaged, in the folder with which a run began.
 
-    A folder that was made anew is another one, also where it has fewer parts or its files were numbered anew. A single
-    file that is still the very same shows that the folder is.
+    A folder that was made anew is another one, also where it has fewer parts. A single file that is still the very same
+    shows that the folder is; a file that is there under another name is not lost.
 
     Args:
         folder: Where it is.
@@ -56,9 +57,8 @@ def find_losses(folder: Path, known: Mapping[str, KnownShard], opened: ShardFold
         return Losses(folder, len(known), {})  # whoever opens it says what is wrong
     found = set(problems.values())
     is_same = any(shard.rows and name not in problems for name, shard in known.items())
-    # What opens without a complaint, and has other files than it had, was made anew.
-    is_lost = _DAMAGED in found or (GONE in found and (opened is None or found == {GONE}))
-    return Losses(folder, len(known), problems if is_same and is_lost and _UNKNOWN not in found else {})
+    is_lost = is_same and not _LOST.isdisjoint(found) and _UNKNOWN not in found
+    return Losses(folder, len(known), problems if is_lost else {})
 
 
 def check_left(folder: Path, known: Mapping[str, KnownShard]) -> None:
@@ -89,10 +89,13 @@ def _find_problems(
         looks = opened.known_by_name
     else:
         looks = {path.name: _look(path) for path in files_in(folder) if path.name in known}
+    there = {_content(look) for name, look in looks.items() if look != known.get(name) and isinstance(look, KnownShard)}
     problems = {}
     for name, shard in known.items():
-        now = looks.get(name, GONE)
-        if isinstance(now, str):
+        now = looks.get(name)
+        if now is None:
+            problems[name] = _RENAMED if _content(shard) in there else GONE
+        elif isinstance(now, str):
             problems[name] = now
         elif now != shard:
             problems[name] = _DAMAGED if _is_cut_off(folder / name, now, shard) else CHANGED
@@ -108,6 +111,11 @@ def _look(path: Path) -> KnownShard | str:
         return _UNKNOWN if is_trouble(error.__cause__) else _DAMAGED
     except OSError:
         return _UNKNOWN
+
+
+def _content(shard: KnownShard) -> tuple[int, int, str | int | None]:
+    """Return what a file keeps under another name."""
+    return shard.rows, shard.num_bytes, shard.content or shard.modified_ns
 
 
 def _is_cut_off(path: Path, now: KnownShard, known: KnownShard) -> bool:
