@@ -21,7 +21,7 @@ from bert_trainer.errors import RanksDisagree, Stopped, TrainerError, TrainingUn
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone
-from bert_trainer.training import loop
+from bert_trainer.training import steps
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session
 from bert_trainer.training.stage_evaluation import accuracies_by_step
@@ -154,7 +154,7 @@ def test_going_back_mends_weights_that_were_damaged_in_memory(
     tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What skipping cannot mend: every step after it would be skipped as well."""
-    healthy, damages = loop.take_step, [8]
+    healthy, damages = steps.take_step, [8]
 
     def take_step(learner: Any, *arguments: Any, **named: Any) -> Any:
         if learner.optimizer.num_applied == damages[0] - 1:
@@ -163,7 +163,7 @@ def test_going_back_mends_weights_that_were_damaged_in_memory(
         return healthy(learner, *arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "take_step", take_step)
+        patched.setattr(steps, "take_step", take_step)
         run(document(tmp_path / "back", dataset, {"on_unhealthy": "Rollback"}))
     spoil(monkeypatch, "phase1:8=nan")
     run(document(tmp_path / "skip", dataset, {"on_unhealthy": "Skip"}))
@@ -173,7 +173,7 @@ def test_going_back_mends_weights_that_were_damaged_in_memory(
 def test_no_checkpoint_is_written_of_what_is_not_finite(
     tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    healthy = loop.take_step
+    healthy = steps.take_step
 
     def take_step(learner: Any, *arguments: Any, **named: Any) -> Any:
         done = healthy(learner, *arguments, **named)
@@ -182,7 +182,7 @@ def test_no_checkpoint_is_written_of_what_is_not_finite(
         return done
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "take_step", take_step)
+        patched.setattr(steps, "take_step", take_step)
         with pytest.raises(TrainingUnhealthy, match="second_moment.* is not finite after step 6"):
             run(document(tmp_path, dataset, {"on_unhealthy": "Skip"}))
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["phase1-00000003"]

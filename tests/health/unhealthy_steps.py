@@ -49,11 +49,11 @@ def spoiling(take_step: Any, factors: dict[tuple[str, int], float]) -> Any:
 
 def spoil(monkeypatch: Any, text: str) -> None:
     """Spoil steps of runs in this process."""
-    from bert_trainer.training import learner, loop
+    from bert_trainer.training import learner, steps
     from bert_trainer.training.finetuning import run
 
     take = spoiling(learner.take_step, parse(text))
-    monkeypatch.setattr(loop, "take_step", take)
+    monkeypatch.setattr(steps, "take_step", take)
     monkeypatch.setattr(run, "take_step", take)
 
 

@@ -150,8 +150,10 @@ def test_other_samples_without_checksums_beside_a_gap_are_never_trained_on_silen
     exchange(shard(dataset, 0))
     shard(dataset, 1).unlink()
     for skip in (False, True):
-        with pytest.raises(DataUnreadable, match=r"0000.hdf5 was written anew, training_0001.hdf5 is gone\n"):
+        with pytest.raises(DataUnreadable, match="0000.hdf5 was written anew, training_0001.hdf5 is gone\n") as told:
             train(tmp_path / "out", dataset, attempt=2, skip=skip)
+        assert "delete damaged ones first" in str(told.value)
+        assert "Skip" not in str(told.value)
 
 
 def test_records_that_end_before_the_last_one_are_damage(tmp_path: Path, dataset: Path) -> None:
@@ -168,14 +170,18 @@ def test_records_that_end_before_the_last_one_are_damage(tmp_path: Path, dataset
 
 
 @pytest.mark.parametrize("layout", ["compact", "intel"])
+@pytest.mark.parametrize("num_lost", [1, 2])
 def test_before_the_first_checkpoint_shards_may_be_numbered_anew(
-    tmp_path: Path, dataset: Path, layout: LayoutName
+    tmp_path: Path, layout: LayoutName, num_lost: int
 ) -> None:
-    """As the hint about a gap in the numbers says."""
+    """As the hint about a gap in the numbers says; they may have as many rows as the ones whose names they take."""
+    dataset = write_dataset(tmp_path / "dataset", rows=(30, 30, 30, 30))
     write_all_as(layout, dataset)
     train_two_steps(tmp_path / "out", dataset)
-    shard(dataset, 1).unlink()
-    shard(dataset, 2).rename(shard(dataset, 1))
+    for number in range(1, 1 + num_lost):
+        shard(dataset, number).unlink()
+    for number in range(1 + num_lost, 4):
+        shard(dataset, number).rename(shard(dataset, number - num_lost))
     train(tmp_path / "out", dataset, attempt=2, skip=True)
     assert events(tmp_path / "out", "shard_left_out") == []
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import bert_trainer.training.loop as loop
+import bert_trainer.training.steps as steps
 from bert_operator.api.schema.conditions import FailureReason, Reason
 from bert_operator.state.observed import Child, Observed, read_outcome
 from bert_operator.state.plan import plan
@@ -42,7 +43,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_ends_the_run_by_its_name_and_proposes_what_needs_less(
     tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(loop, "train_step", no_memory)
+    monkeypatch.setattr(steps, "train_step", no_memory)
     config = run_config(tmp_path / "out", write_dataset(tmp_path / "data"))
     with pytest.raises(OutOfDeviceMemory, match="phase1: rank 0 has no GPU memory left"):
         loop.train(config, attempt=1)

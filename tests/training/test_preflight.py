@@ -106,18 +106,13 @@ def test_findings_stand_in_the_event_by_name_and_in_words(monkeypatch: pytest.Mo
     monkeypatch.setattr(preflight, "look_at_hosts", lambda world, precision: hosts)
     monkeypatch.setattr(preflight, "measure", lambda world, device: preflight.Preflight(1e-3, 1e9, 60.0))
     data = MagicMock(training={}, evaluation={})
-    preflight.check_before_training(data, MagicMock(), torch.device("cpu"), Alone(), writer)
+    preflight.check_before_training(MagicMock(), data, MagicMock(), torch.device("cpu"), Alone(), writer)
     assert told["findings"] == "LittleMemory,ClockSkew"
     assert "rank 0 has 3.0 GB of memory left" in str(told["message"])
     assert "; the clocks of these hosts differ" in str(told["message"])
 
 
-class Folder:
-    def __init__(self, *paths: Path) -> None:
-        self.paths = paths
-
-
-@pytest.mark.parametrize("change", ["shorter", "absent", "none"])
+@pytest.mark.parametrize("change", ["shorter", "absent", "absent everywhere", "none"])
 def test_a_rank_that_sees_other_shards_is_named_on_all(tmp_path: Path, change: str) -> None:
     for rank in range(3):
         (tmp_path / str(rank)).mkdir()
@@ -128,12 +123,15 @@ def test_a_rank_that_sees_other_shards_is_named_on_all(tmp_path: Path, change: s
         wrong.write_bytes(bytes(9))
     elif change == "absent":
         wrong.unlink()
+    elif change == "absent everywhere":
+        for rank in range(3):
+            (tmp_path / str(rank) / "b").unlink()
 
     def check(world: ThreadedWorld) -> str | None:
         own = tmp_path / str(world.rank)
         world.local_rank = 0  # each on a host of its own: of one host one rank looks
         try:
-            preflight.check_same_shards(world, [Folder(own / "a", own / "b")])  # type: ignore[list-item]
+            preflight.check_same_shards(world, [own / "a", own / "b"])
         except InputError as error:
             return error.message
         return None
@@ -142,7 +140,8 @@ def test_a_rank_that_sees_other_shards_is_named_on_all(tmp_path: Path, change: s
     if change == "none":
         assert found == [None] * 3
     else:
-        assert all(message is not None and "rank 1 sees another file than rank 0" in message for message in found)
+        rank = 0 if change == "absent everywhere" else 1
+        assert all(message is not None and f"rank {rank} sees another file than rank 0" in message for message in found)
 
 
 def test_a_single_rank_measures_no_network() -> None:

@@ -388,6 +388,39 @@ def test_a_run_resumes_where_one_host_has_lost_a_shard(tmp_path: Path, dataset: 
     assert told["message"] == "rank 2 cannot use it"
 
 
+@pytest.mark.parametrize(
+    ("lost", "attempt", "skip"),
+    [("training_0001", 1, True), ("training_0001", 2, False), ("training_0002", 2, True), ("held_out_0000", 2, True)],
+)
+def test_what_one_host_lacks_and_nobody_may_leave_out_is_told_before_the_first_step(
+    tmp_path: Path, dataset: Path, lost: str, attempt: int, *, skip: bool
+) -> None:
+    """Where the run begins, where it stops for a lost shard, and of what it is evaluated on: here the third shard."""
+    stages = [
+        stage(data_range={"start": 0.0, "end": 0.8}),
+        evaluate_stage(name="range", data_range={"start": 0.8, "end": 1.0}),
+        evaluate_stage(),
+    ]
+    config = make_config(tmp_path / "out", dataset, ranks=2, skip=skip, stages=stages)
+    if attempt == 2:
+        with pytest.raises(Stopped):
+            train(tmp_path / "out", dataset, StopAt(8), skip=skip, stages=stages)
+
+    def rank(world: World) -> str:
+        world.local_rank = 0  # type: ignore[misc] # each on a host of its own
+        session, paths = open_with_own_data(config, world, tmp_path / f"data-{world.rank}", dataset, attempt=attempt)
+        if world.rank == 1:
+            (paths[0].parent / f"{lost}.hdf5").unlink()
+        try:
+            run_stages(session, AtStep())  # type: ignore[arg-type]
+        except InputError as error:
+            return error.message
+        return "trained"
+
+    told = run_threads(2, rank)
+    assert all(f"{lost}.hdf5: rank 1 sees another file than rank 0, or none" in message for message in told)
+
+
 @pytest.mark.parametrize("skip", [True, False])
 def test_where_a_rank_s_volume_is_in_trouble_another_s_damaged_shard_is_no_matter(
     tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch, *, skip: bool
@@ -424,11 +457,15 @@ def open_with_own_data(
     config: RunConfig, world: World, own: Path, dataset: Path, *, attempt: int = 1
 ) -> tuple[Session, tuple[Path, ...]]:
     """Open a session of a rank whose host has a copy of the data of its own; return also its files."""
-    if attempt == 1:
+    if not own.exists():
         shutil.copytree(dataset, own)
     session = Session.open(config, world, attempt=attempt)
-    stage = session.data.training[0]
-    paths = tuple(own / SHARDS / path.name for path in stage.folder.paths)
-    # Threads share what rank 0 has read.
-    training = {0: replace(stage, folder=replace(stage.folder, paths=paths, _modified_ns={}))}
-    return replace(session, data=replace(session.data, training=training)), paths
+
+    def owned(folder: ShardFolder) -> ShardFolder:
+        # Threads share what rank 0 has read.
+        return replace(folder, paths=tuple(own / SHARDS / path.name for path in folder.paths), _modified_ns={})
+
+    training = {index: replace(it, folder=owned(it.folder)) for index, it in session.data.training.items()}
+    evaluation = {index: replace(it, folder=owned(it.folder)) for index, it in session.data.evaluation.items()}
+    data = replace(session.data, training=training, evaluation=evaluation)
+    return replace(session, data=data), training[0].folder.paths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.model.bert import Bert
@@ -24,6 +25,7 @@ def evaluate_and_report(
     compute: Compute,
     world: World,
     writer: RunWriter,
+    config: RunConfig,
     when: str,
 ) -> None:
     """Measure a model and report it. Collective.
@@ -38,6 +40,7 @@ def evaluate_and_report(
         compute: Where and how precisely.
         world: The ranks that share the samples.
         writer: Of the run.
+        config: Of the run.
         when: ``before`` or ``after`` training.
     """
     if writer.on_rank_0(lambda: any(find_evaluations(read_metrics(writer.folder.path), stage.name, when))):
@@ -49,12 +52,12 @@ def evaluate_and_report(
     def report() -> None:
         if when == "after":
             # Before the record, behind which nothing is evaluated again.
-            folder, seed = writer.folder, writer.folder.config.seed
-            folder.check_fence()
-            write_filled_masks(folder.path, fill_masks(model, measured, data.vocabulary, compute, seed=seed))
+            writer.folder.check_fence()
+            masks = fill_masks(model, measured, data.vocabulary, compute, seed=config.seed)
+            write_filled_masks(writer.folder.path, masks)
         # Counting the baseline reads shards.
         counted = _baseline_folder(data, index, stage.sequence_length)
-        skips = writer.folder.config.dataset.on_unreadable_shard == "Skip"
+        skips = config.dataset.on_unreadable_shard == "Skip"
         baseline = unigram_baseline(counted, measured, skip_unreadable=skips)
         writer.evaluated(
             stage=stage.name,

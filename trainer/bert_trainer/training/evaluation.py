@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -76,6 +77,11 @@ class EvaluationSet:
                 hint="widen the range",
             )
         return cls(folder, first, min(last, first + (max_samples or total)), micro_batch_size)
+
+    @property
+    def paths(self) -> list[Path]:
+        """Return the files that hold them."""
+        return [self.folder.paths[shard] for shard, *_ in _parts(self.folder, self.first, self.last)]
 
     def read_row(self, number: int) -> RaggedSamples:
         """Return one sample. number: in shard order, from ``first`` to before ``last``."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -20,7 +20,7 @@ import torch
 
 from bert_trainer.checkpoints.checkpoint import list_checkpoints
 from bert_trainer.checkpoints.store import num_left_on_full_disk
-from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import InputError, StorageFailed
 from bert_trainer.model.backends.cpu.capability import check_flags
 from bert_trainer.model.backends.cpu.library import processor_flags
@@ -59,7 +59,7 @@ class Preflight:
 
 
 def check_before_training(
-    data: RunData, learner: Learner[Bert], device: torch.device, world: World, writer: RunWriter
+    config: RunConfig, data: RunData, learner: Learner[Bert], device: torch.device, world: World, writer: RunWriter
 ) -> None:
     """Run all checks, and report what was found; collective.
 
@@ -67,12 +67,12 @@ def check_before_training(
         InputError: a host sees other shards than rank 0.
         StorageFailed: there is no room for two checkpoints.
     """
-    keep = writer.folder.config.checkpoint.keep
-    free = writer.on_rank_0(lambda: check_room(writer.folder.path, checkpoint_bytes(learner), keep))
-    check_same_shards(world, _compared(data, skips=writer.folder.config.dataset.on_unreadable_shard == "Skip"))
-    hosts = look_at_hosts(world, writer.folder.config.precision if device.type == "cpu" else None)
+    needed = checkpoint_bytes(learner)
+    free = writer.on_rank_0(lambda: check_room(writer.folder.path, needed, config.checkpoint.keep))
+    check_same_shards(world, _compared(data, skips=config.dataset.on_unreadable_shard == "Skip"))
+    hosts = look_at_hosts(world, config.precision if device.type == "cpu" else None)
     network = measure(world, device)
-    findings = [*hosts.findings(checkpoint_bytes(learner))]
+    findings = [*hosts.findings(needed)]
     if network is not None and network.clock_skew_s > CLOCK_SKEW_S:
         findings.append(Finding("ClockSkew", "the clocks of these hosts differ: set up time servers"))
     writer.event(
@@ -169,26 +169,24 @@ def check_room(folder: Path, bytes_of_one: int, keep: int) -> int | None:
     return free
 
 
-def _compared(data: RunData, *, skips: bool) -> list[ShardFolder]:
-    """Return what all hosts have to see alike. skips: what a host has lost since the run began is left out by all."""
-    lossy = [stage.folder for stage in data.training.values() if stage.is_begun and skips]
-    folders = [*(stage.folder for stage in data.training.values()), *(it.folder for it in data.evaluation.values())]
-    return [folder for folder in folders if folder not in lossy]
+def _compared(data: RunData, *, skips: bool) -> list[Path]:
+    """Return what all hosts have to see alike. skips: what one has lost since the run began is left out by all."""
+    trained_on = [path for it in data.training.values() if not (skips and it.is_begun) for path in it.folder.paths]
+    return [*trained_on, *(path for it in data.evaluation.values() for path in it.paths)]
 
 
-def check_same_shards(world: World, shards: Iterable[ShardFolder]) -> None:
-    """Check that every host sees rank 0's shards, by names and sizes; collective.
+def check_same_shards(world: World, paths: Sequence[Path]) -> None:
+    """Check that every host has rank 0's shards, by names and sizes; collective.
 
     Raises:
-        InputError: one does not; every rank raises it, with the first such rank's path.
+        InputError: one does not, or rank 0 has not; every rank raises it, with the first such rank's path.
     """
-    paths = [path for folder in shards for path in folder.paths]
     # Of one host the ranks see the same, and file servers are asked for thousands of files by each that looks.
     looks = world.local_rank == 0
     mine = [_describe(path) for path in paths] if looks else []
     theirs = world.broadcast_object(mine)
     pairs = enumerate(zip(mine, theirs, strict=looks))
-    wrong = next((place for place, (own, other) in pairs if own != other), _ABSENT)
+    wrong = next((place for place, (own, other) in pairs if own != other or own < 0), _ABSENT)
     found = [int(place) for (place,) in gather_numbers(world, [wrong])]
     for rank, place in enumerate(found):
         if place >= 0:

@@ -57,7 +57,9 @@ def find_losses(folder: Path, known: Mapping[str, KnownShard], opened: ShardFold
         return Losses(folder, len(known), {})  # whoever opens it says what is wrong
     found = set(problems.values())
     is_same = any(shard.rows and name not in problems for name, shard in known.items())
-    is_lost = is_same and not _LOST.isdisjoint(found) and _UNKNOWN not in found
+    # Files get other names by somebody's hand, as the hint about a gap says: what is gone then was let go.
+    lost = {_DAMAGED} if _RENAMED in found else _LOST
+    is_lost = is_same and not found.isdisjoint(lost) and _UNKNOWN not in found
     return Losses(folder, len(known), problems if is_lost else {})
 
 
@@ -68,11 +70,11 @@ def check_left(folder: Path, known: Mapping[str, KnownShard]) -> None:
 
     Raises:
         InputError: as ``refuse_half_built``.
-        DataUnreadable: some are gone or damaged; names the first that are not what they were.
+        DataUnreadable: some are gone, damaged or have another name; names the first that are not what they were.
     """
     refuse_half_built(folder)
     problems = _find_problems(folder, known, None, by_time=False)
-    if _UNKNOWN not in problems.values() and not _LOST.isdisjoint(problems.values()):
+    if _UNKNOWN not in problems.values() and not {*_LOST, _RENAMED}.isdisjoint(problems.values()):
         raise other_shards(folder, problems, len(known))
 
 
@@ -89,7 +91,8 @@ def _find_problems(
         looks = opened.known_by_name
     else:
         looks = {path.name: _look(path) for path in files_in(folder) if path.name in known}
-    there = {_content(look) for name, look in looks.items() if look != known.get(name) and isinstance(look, KnownShard)}
+    now_at = {name: _content(look) for name, look in looks.items() if isinstance(look, KnownShard)}
+    there = {it for name, it in now_at.items() if name not in known or it != _content(known[name])}
     problems = {}
     for name, shard in known.items():
         now = looks.get(name)
