@@ -52,10 +52,11 @@ def bits_of(seed: int) -> RandomBits:
 
 def flat(documents: Documents) -> TokenDocuments:
     """Return documents as the package keeps them."""
-    return TokenDocuments.from_lengths(
+    return TokenDocuments(
         np.array([token for document in documents for sentence in document for token in sentence], dtype=np.int32),
         np.array([len(sentence) for document in documents for sentence in document], dtype=np.int64),
         np.array([len(document) for document in documents], dtype=np.int64),
+        draws=np.zeros(len(documents), dtype=np.int32),
     )
 
 

@@ -122,8 +122,8 @@ def write_tokens(path: Path, documents: TokenDocuments, groups: NDArray[np.int32
             for array in (
                 index.astype(np.int64),
                 ordered.draws,
-                np.diff(ordered.document_bounds).astype(np.int32),
-                np.diff(ordered.sentence_bounds).astype(np.int32),
+                ordered.document_lengths.astype(np.int32),
+                ordered.sentence_lengths.astype(np.int32),
                 ordered.ids,
             ):
                 # Not by tofile: on a full disk it raises no error number, only how many items it could write.
@@ -170,7 +170,7 @@ def _read_run(
     ids = _read(descriptor, at + kind.itemsize * int(index[0, 2]), int(counts[2]), kind)
     relative = index - index[0]
     for (d0, s0, t0), (d1, s1, t1) in zip(relative[:-1], relative[1:], strict=True):
-        yield TokenDocuments.from_lengths(ids[t0:t1], sentences[s0:s1], documents[d0:d1], draws[d0:d1])
+        yield TokenDocuments(ids[t0:t1], sentences[s0:s1], documents[d0:d1], draws[d0:d1])
 
 
 def _read(descriptor: int, offset: int, count: int, kind: np.dtype[np.generic]) -> NDArray[Any]:

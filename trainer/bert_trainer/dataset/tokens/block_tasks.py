@@ -121,7 +121,7 @@ def encode_block(task: EncodeTask) -> Encoded:
     found = document_lengths > 0
     write_tokens(
         task.target,
-        TokenDocuments.from_lengths(
+        TokenDocuments(
             ids.astype(id_kind(size)), sentence_lengths[full], document_lengths[found], task.draws[kept][found]
         ),
         task.groups[kept][found],

@@ -1,9 +1,10 @@
-"""Documents as flat arrays: all tokens end to end, with the bounds of sentences and documents."""
+"""Documents as flat arrays: all tokens end to end, with the lengths of sentences and documents."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,56 +16,52 @@ Ids = NDArray[Any]
 """uint16 or int32, as ``id_kind``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TokenDocuments:
     """D documents of S sentences of N tokens together. No document and no sentence is empty."""
 
     ids: Ids
     """(N,): token ids."""
-    sentence_bounds: NDArray[np.int64]
-    """(S + 1,): the first token of each sentence, and N."""
-    document_bounds: NDArray[np.int64]
-    """(D + 1,): the first sentence of each document, and S."""
+    sentence_lengths: NDArray[np.integer]
+    """(S,): tokens of each sentence."""
+    document_lengths: NDArray[np.integer]
+    """(D,): sentences of each document."""
     draws: NDArray[np.int32]
     """(D,): how often each is drawn, all passes together; 0: once in every pass."""
+
+    # Only where they are asked for: most documents are merely written, read and joined.
+
+    @cached_property
+    def sentence_bounds(self) -> NDArray[np.int64]:
+        """(S + 1,): the first token of each sentence, and N."""
+        return _bounds(self.sentence_lengths)
+
+    @cached_property
+    def document_bounds(self) -> NDArray[np.int64]:
+        """(D + 1,): the first sentence of each document, and S."""
+        return _bounds(self.document_lengths)
 
     @property
     def num_documents(self) -> int:
         """Return D."""
-        return len(self.document_bounds) - 1
-
-    @classmethod
-    def from_lengths(
-        cls,
-        ids: Ids,
-        sentence_lengths: NDArray[np.integer],
-        document_lengths: NDArray[np.integer],
-        draws: NDArray[np.int32] | None = None,
-    ) -> TokenDocuments:
-        """Create documents from tokens per sentence (S,) and sentences per document (D,).
-
-        draws: None: each is drawn once in every pass.
-        """
-        if draws is None:
-            draws = np.zeros(len(document_lengths), dtype=np.int32)
-        return cls(ids, _bounds(sentence_lengths), _bounds(document_lengths), draws)
+        return len(self.document_lengths)
 
     def take(self, documents: NDArray[np.int64]) -> TokenDocuments:
         """Return some of the documents, in the given order; copies."""
         # Two ragged gathers, documents to sentences and sentences to tokens, without a loop over either.
-        document_lengths = np.diff(self.document_bounds)[documents]
+        document_lengths = self.document_lengths[documents]
         sentences = ragged_indexes(self.document_bounds[documents], document_lengths)
-        sentence_lengths = np.diff(self.sentence_bounds)[sentences]
+        sentence_lengths = self.sentence_lengths[sentences]
         tokens = ragged_indexes(self.sentence_bounds[sentences], sentence_lengths)
-        return self.from_lengths(self.ids[tokens], sentence_lengths, document_lengths, self.draws[documents])
+        return TokenDocuments(self.ids[tokens], sentence_lengths, document_lengths, self.draws[documents])
 
     @classmethod
     def concatenate(cls, parts: Sequence[TokenDocuments]) -> TokenDocuments:
         """Join documents end to end; at least one part."""
-        return cls.from_lengths(
+        return cls(
             np.concatenate([part.ids for part in parts]),
-            np.concatenate([np.diff(part.sentence_bounds) for part in parts]),
-            np.concatenate([np.diff(part.document_bounds) for part in parts]),
+            np.concatenate([part.sentence_lengths for part in parts]),
+            np.concatenate([part.document_lengths for part in parts]),
             np.concatenate([part.draws for part in parts]),
         )
 

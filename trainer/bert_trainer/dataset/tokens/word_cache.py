@@ -112,7 +112,7 @@ class _Numbers(dict[str, int]):
         return number
 
 
-def ragged_indexes(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def ragged_indexes(starts: NDArray[np.int64], counts: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return ``starts[0], starts[0] + 1, …`` for as many as ``counts[0]`` says, then those of ``starts[1]``, ….
 
     Shapes: (n,) and (n,) to (sum of counts,).
