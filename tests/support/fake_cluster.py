@@ -22,7 +22,7 @@ Key = tuple[str, str, str]
 
 NAMESPACE = "demo"
 """Where an object is whose namespace nobody names."""
-KINDS = ("BertPretrainJob", "ConfigMap", "Event", "Job", "Lease", "MPIJob", "Pod")
+KINDS = ("BertPretrainJob", "ConfigMap", "Event", "Job", "Lease", "MPIJob", "NetworkPolicy", "Pod")
 FINAL_PHASES = ("Succeeded", "Failed")
 START_S = 1_700_000_000.0
 

@@ -175,6 +175,16 @@ async def create_or_get(api: ApiClient, path: str, document: Document) -> Docume
     return await api.get(f"{path}/{document['metadata']['name']}")
 
 
+async def get_or_create(api: ApiClient, path: str, document: Document) -> Document:
+    """Do the same in the other order, for an object that most likely is there."""
+    try:
+        return await api.get(f"{path}/{document['metadata']['name']}")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+    return await create_or_get(api, path, document)
+
+
 def _is_trusted(config_map: Document, status: JobStatus) -> bool:
     # A mutable ConfigMap could be replaced between this check and the moment in which a pod mounts it.
     return data_hash(config_map) == status.frozen_hash and config_map.get("immutable") is True

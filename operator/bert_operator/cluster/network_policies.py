@@ -6,7 +6,7 @@ from typing import Any
 
 from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.cluster.client import ApiClient, ApiError
-from bert_operator.cluster.freezing import Unusable, create_or_get
+from bert_operator.cluster.freezing import Unusable, create_or_get, get_or_create
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.settings import Settings
 from bert_operator.render.frozen import Frozen
@@ -24,11 +24,15 @@ class NetworkPolicies:
         self._api = api
         self._settings = settings
 
-    async def ensure(self, frozen: Frozen) -> None:
+    async def ensure(self, frozen: Frozen, *, is_first: bool) -> None:
         """Create or correct a job's policy; nothing where the settings want none, or it is on the nodes' network.
 
         One that an attempt has left is corrected, since settings change, and people's changes to it are lost: what a
         job may do beyond it belongs into a policy of its own. The garbage collector deletes it with the job.
+
+        Args:
+            frozen: What the job runs.
+            is_first: Whether the pods are those of its first attempt, before which there is no policy yet.
 
         Raises:
             Unusable: An object of another owner has its name, or nothing may be written; no pod is to start then.
@@ -46,7 +50,7 @@ class NetworkPolicies:
             return
         path = path_of("NetworkPolicy", frozen.job.ref.namespace)
         try:
-            found = await create_or_get(self._api, path, wanted)
+            found = await (create_or_get if is_first else get_or_create)(self._api, path, wanted)
             if not _is_owned(found, frozen):
                 raise Unusable(_name_taken(wanted))
             if found["spec"] != wanted["spec"]:

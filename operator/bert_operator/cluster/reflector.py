@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bert_operator.cluster.client import TOO_LARGE, ApiClient, ApiError
+from bert_operator.cluster.client import LONGEST_PAUSE_S, TOO_LARGE, ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.paths import path_of
 from bert_operator.names import JobRef
@@ -27,7 +27,9 @@ PAGE_SIZE = 50
 """Small: a page is in memory as a whole, and the pods of a large job are large objects."""
 STREAM_SECONDS = 300
 """After which the API server ends a stream; the next one continues from its last resourceVersion."""
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 15.0
+FIRST_PAUSE_S = 0.2
+REFUSED_PAUSE_S = 15.0
+"""The longest pause where an API server answers that it will not: rights and definitions come by hand."""
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +112,7 @@ class Reflector:
                 self._is_answered = False
                 _log.warning("%s: %s; retry in %.1f s", self._path, error, pause_s)
                 await asyncio.sleep(error.retry_after_s or pause_s * random.uniform(0.8, 1.2))  # noqa: S311
-                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                pause_s = min(2 * pause_s, REFUSED_PAUSE_S if 400 <= error.status < 500 else LONGEST_PAUSE_S)
 
     async def _list(self) -> str:
         """Read the whole list and return its version; drop what is not in it."""
