@@ -262,7 +262,11 @@ def queue_definitions() -> list[Json]:
 
 
 class MemoryCluster:
-    """The healthy cluster without a server, and a reader of it."""
+    """The healthy cluster without a server, and a reader of it.
+
+    Not ``FakeCluster``: that one serves the operator's kinds and has writes, versions and a watch; here are all kinds
+    that ``doctor`` reads, with the times and field managers by which it judges, and nobody writes.
+    """
 
     def __init__(self) -> None:
         self.now_s = time.time()

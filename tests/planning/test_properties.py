@@ -1,7 +1,7 @@
 """Whatever happens to children, the plan never doubles them, never wakes an ended job, and comes to an end.
 
-The world is a dictionary that pretends to be a cluster: plans that are carried out write into it, and chance
-ends children.
+No cluster is needed for that, not even one in memory: a plan is a pure function of what was observed. Here it is
+carried out on those observations themselves, and chance ends children; thousands of lives take seconds.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ ENDS: dict[str, dict[str, object]] = {
 
 
 @dataclass
-class Cluster:
-    """What exists, and the only things that can be done to it."""
+class Observations:
+    """What a plan is made of, and the only things that can be done to it."""
 
     now_s: float = 1_700_000_000.0
     status: JobStatus = field(default_factory=JobStatus)
@@ -81,72 +81,72 @@ EVENTS = st.one_of(
 )
 
 
-def happen(cluster: Cluster, event: str, detail: str) -> None:
+def happen(seen: Observations, event: str, detail: str) -> None:
     match event:
         case "end":
-            cluster.end_newest(detail)
-        case "run" if cluster.children and cluster.children[max(cluster.children)].state == "Pending":
-            newest = max(cluster.children)
-            cluster.children[newest] = replace(cluster.children[newest], state="Running")
+            seen.end_newest(detail)
+        case "run" if seen.children and seen.children[max(seen.children)].state == "Pending":
+            newest = max(seen.children)
+            seen.children[newest] = replace(seen.children[newest], state="Running")
         case "stop":
-            cluster.stop_requested = True
+            seen.stop_requested = True
         case "go on":
-            cluster.stop_requested = False
+            seen.stop_requested = False
         case "wait":
-            cluster.now_s += float(detail)
-        case "forget status" if cluster.status.phase not in TERMINAL_PHASES:
-            cluster.status = JobStatus()
-        case "forget children" if not any(child.is_active for child in cluster.children.values()):
-            cluster.children.clear()
+            seen.now_s += float(detail)
+        case "forget status" if seen.status.phase not in TERMINAL_PHASES:
+            seen.status = JobStatus()
+        case "forget children" if not any(child.is_active for child in seen.children.values()):
+            seen.children.clear()
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(EVENTS, max_size=60))
 def test_random_walks_never_double_children_nor_wake_an_ended_job(events: list[tuple[str, str]]) -> None:
-    cluster = Cluster()
-    cluster.settle()
+    seen = Observations()
+    seen.settle()
     for event, detail in events:
-        before = cluster.status
+        before = seen.status
         # Of the two memories only one may be lost, or nothing is known of the job at all.
         if event == "forget children" and ("forget status", "") in events:
             continue
-        happen(cluster, event, detail)
-        cluster.settle()
+        happen(seen, event, detail)
+        seen.settle()
         if before.phase in TERMINAL_PHASES:
-            assert cluster.status == before
-            assert cluster.plan().create is None
-        assert cluster.status.attempt >= before.attempt
+            assert seen.status == before
+            assert seen.plan().create is None
+        assert seen.status.attempt >= before.attempt
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(list(ENDS)), min_size=MOST_ATTEMPTS, max_size=MOST_ATTEMPTS))
 def test_a_job_ends_after_a_bounded_number_of_attempts(ends: list[str]) -> None:
-    cluster = Cluster()
-    cluster.settle()
+    seen = Observations()
+    seen.settle()
     for end in ends:
-        cluster.end_newest(end)
-        cluster.settle()
-        cluster.now_s += 400
-        cluster.settle()
-    assert cluster.status.phase in TERMINAL_PHASES
-    assert cluster.status.attempt <= MOST_ATTEMPTS
+        seen.end_newest(end)
+        seen.settle()
+        seen.now_s += 400
+        seen.settle()
+    assert seen.status.phase in TERMINAL_PHASES
+    assert seen.status.attempt <= MOST_ATTEMPTS
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(list(ENDS)), max_size=8), st.booleans())
 def test_a_request_to_stop_always_brings_the_job_to_rest(ends: list[str], lingers: bool) -> None:
-    cluster = Cluster()
-    cluster.settle()
+    seen = Observations()
+    seen.settle()
     for end in ends:
-        cluster.end_newest(end)
-        cluster.now_s += 400
-        cluster.settle()
-    cluster.stop_requested = True
-    cluster.settle()
+        seen.end_newest(end)
+        seen.now_s += 400
+        seen.settle()
+    seen.stop_requested = True
+    seen.settle()
     if lingers:
-        cluster.now_s += 10_000
-        cluster.settle()
-    cluster.end_newest("drained")
-    cluster.settle()
-    assert cluster.status.phase in {"Stopped", *TERMINAL_PHASES}
-    assert not any(child.is_active for child in cluster.children.values())
+        seen.now_s += 10_000
+        seen.settle()
+    seen.end_newest("drained")
+    seen.settle()
+    assert seen.status.phase in {"Stopped", *TERMINAL_PHASES}
+    assert not any(child.is_active for child in seen.children.values())
