@@ -60,6 +60,6 @@ def test_a_retry_creates_its_child_and_asks_for_everything_else_once(monkeypatch
         end_pod(cluster, cluster.all("Pod")[-1], 137)
         asked.clear()
         assert look_until_created() == created
-        # The child before is gone: no list shows whether only its label is.
+        # By the child's name it is asked whether that is gone, or only its label.
         names = [(kind, name) for kind, name in asked if name and kind not in ("BertPretrainJob", "Job")]
         assert sorted(names) == [("ConfigMap", "bert-frozen"), ("NetworkPolicy", "bert-pods")]

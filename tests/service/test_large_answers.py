@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kubernetes.aio.client.configuration import Configuration
 
 from bert_operator.cluster import reflector
-from bert_operator.cluster.client import MAX_BYTES, TOO_LARGE, ApiClient, ApiError
+from bert_operator.cluster.client import LONGEST_PAUSE_S, MAX_BYTES, TOO_LARGE, ApiClient, ApiError
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.reflector import Reflector
+from bert_operator.cluster.reflector import FIRST_PAUSE_S, REFUSED_PAUSE_S, Reflector
 from http_stand_in import Answer, Server
 
 Json = dict[str, Any]
@@ -129,3 +130,31 @@ def test_a_watch_goes_on_behind_the_last_change(
 
     asyncio.run(asyncio.wait_for(watch(), 20))
     assert streams.asked == wanted
+
+
+@pytest.mark.parametrize(
+    ("status", "wanted"), [(0, LONGEST_PAUSE_S), (503, LONGEST_PAUSE_S), (429, LONGEST_PAUSE_S), (403, REFUSED_PAUSE_S)]
+)
+def test_an_api_server_that_is_away_is_asked_more_often_than_one_that_refuses(
+    status: int, wanted: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(pause_s: float) -> None:
+        pauses.extend([pause_s] if pause_s else [])  # 0: others have their turn
+
+    monkeypatch.setattr(reflector, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    monkeypatch.setattr(reflector.random, "uniform", lambda *_: 1.0)
+    streams = Streams(*[([], ApiError(403, "Forbidden", "no"))] * 9, *[([], ApiError(status, "Trouble", "away"))] * 9)
+
+    async def watch() -> None:
+        one = Reflector(streams, Index(), "Pod", "", lambda _: None, lambda _: None, silence_s=10)  # type: ignore[arg-type]
+        running = asyncio.create_task(one.run())
+        while len(pauses) < 18:
+            await asyncio.sleep(0)
+        running.cancel()
+
+    asyncio.run(asyncio.wait_for(watch(), 20))
+    assert pauses[0] == FIRST_PAUSE_S
+    assert pauses[8] == REFUSED_PAUSE_S
+    assert pauses[9:].count(wanted) == 9

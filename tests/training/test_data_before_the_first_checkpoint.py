@@ -169,19 +169,23 @@ def test_records_that_end_before_the_last_one_are_damage(tmp_path: Path, dataset
     assert [record["path"] for record in events(tmp_path / "out", "shard_left_out")] == [str(second)]
 
 
-@pytest.mark.parametrize("layout", ["compact", "intel"])
-@pytest.mark.parametrize("num_lost", [1, 2])
+@pytest.mark.parametrize("layout", ["compact", "intel", "tfrecord"])
+@pytest.mark.parametrize(("rows", "num_lost"), [((30, 30, 30, 30), 1), ((30, 40, 40, 30), 1), ((30, 40, 40, 30), 2)])
 def test_before_the_first_checkpoint_shards_may_be_numbered_anew(
-    tmp_path: Path, layout: LayoutName, num_lost: int
+    tmp_path: Path, layout: LayoutName, rows: tuple[int, ...], num_lost: int
 ) -> None:
     """As the hint about a gap in the numbers says; they may have as many rows as the ones whose names they take."""
-    dataset = write_dataset(tmp_path / "dataset", rows=(30, 30, 30, 30))
+    dataset = write_dataset(tmp_path / "dataset", rows=rows)
     write_all_as(layout, dataset)
+    suffix = ".tfrecord" if layout == "tfrecord" else ".hdf5"
+    for path in list((dataset / SHARDS).iterdir()):
+        path.rename(path.with_suffix(suffix))
     train_two_steps(tmp_path / "out", dataset)
-    for number in range(1, 1 + num_lost):
-        shard(dataset, number).unlink()
-    for number in range(1 + num_lost, 4):
-        shard(dataset, number).rename(shard(dataset, number - num_lost))
+    paths = [shard(dataset, number).with_suffix(suffix) for number in range(4)]
+    for path in paths[1 : 1 + num_lost]:
+        path.unlink()
+    for path, place in zip(paths[1 + num_lost :], paths[1:], strict=False):
+        path.rename(place)
     train(tmp_path / "out", dataset, attempt=2, skip=True)
     assert events(tmp_path / "out", "shard_left_out") == []
 

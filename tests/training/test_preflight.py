@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 import threading
@@ -16,7 +18,7 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 
-from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, StorageFailed
+from bert_trainer.errors import EXIT_INFRASTRUCTURE, DataUnreadable, InputError, StorageFailed, TrainerError
 from bert_trainer.parallel.world import Alone
 from bert_trainer.training import preflight
 from threaded_world import ThreadedWorld, run_threads
@@ -106,42 +108,84 @@ def test_findings_stand_in_the_event_by_name_and_in_words(monkeypatch: pytest.Mo
     monkeypatch.setattr(preflight, "look_at_hosts", lambda world, precision: hosts)
     monkeypatch.setattr(preflight, "measure", lambda world, device: preflight.Preflight(1e-3, 1e9, 60.0))
     data = MagicMock(training={}, evaluation={})
-    preflight.check_before_training(MagicMock(), data, MagicMock(), torch.device("cpu"), Alone(), writer)
+    preflight.check_before_training(MagicMock(), data, MagicMock(), torch.device("cpu"), Alone(), writer, first_stage=0)
     assert told["findings"] == "LittleMemory,ClockSkew"
     assert "rank 0 has 3.0 GB of memory left" in str(told["message"])
     assert "; the clocks of these hosts differ" in str(told["message"])
 
 
-@pytest.mark.parametrize("change", ["shorter", "absent", "absent everywhere", "none"])
-def test_a_rank_that_sees_other_shards_is_named_on_all(tmp_path: Path, change: str) -> None:
+def spoil(folder: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change what ranks see: each has two files, a and b, in a folder of its own."""
+    wrong = folder / "1" / "b"
+    match change:
+        case "shorter":
+            wrong.write_bytes(bytes(9))
+        case "absent":
+            wrong.unlink()
+        case "absent everywhere":
+            for rank in range(3):
+                (folder / str(rank) / "b").unlink()
+        case "no folder":
+            shutil.rmtree(folder / "1")
+        case "no folder on rank 0":
+            shutil.rmtree(folder / "0")
+        case "stale":
+            stat = Path.stat
+
+            def fail(path: Path, **options: bool) -> os.stat_result:
+                if path == wrong:
+                    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+                return stat(path, **options)
+
+            monkeypatch.setattr(Path, "stat", fail)
+
+
+@pytest.mark.parametrize(
+    ("change", "has_begun", "wanted"),
+    [
+        ("none", False, None),
+        ("shorter", False, (InputError, "1/b: rank 1 sees another file than rank 0")),
+        ("absent", True, (InputError, "1/b: rank 1 sees another file than rank 0")),
+        ("absent everywhere", False, (DataUnreadable, "0/b: is gone")),
+        ("no folder", False, (InputError, "1/a: rank 1 sees another file than rank 0, or none")),
+        ("no folder", True, (StorageFailed, "1/a: rank 1 cannot reach it")),
+        ("no folder on rank 0", False, (StorageFailed, "0/a: rank 0 cannot reach it")),
+        ("stale", False, (StorageFailed, "1/b: rank 1 cannot reach it")),
+    ],
+)
+def test_a_rank_that_sees_other_shards_is_named_on_all(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    wanted: tuple[type[TrainerError], str] | None,
+    *,
+    has_begun: bool,
+) -> None:
     for rank in range(3):
         (tmp_path / str(rank)).mkdir()
         for name in ("a", "b"):
             (tmp_path / str(rank) / name).write_bytes(bytes(10))
-    wrong = tmp_path / "1" / "b"
-    if change == "shorter":
-        wrong.write_bytes(bytes(9))
-    elif change == "absent":
-        wrong.unlink()
-    elif change == "absent everywhere":
-        for rank in range(3):
-            (tmp_path / str(rank) / "b").unlink()
+    spoil(tmp_path, change, monkeypatch)
 
-    def check(world: ThreadedWorld) -> str | None:
+    def check(world: ThreadedWorld) -> TrainerError | None:
         own = tmp_path / str(world.rank)
         world.local_rank = 0  # each on a host of its own: of one host one rank looks
         try:
-            preflight.check_same_shards(world, [own / "a", own / "b"])
-        except InputError as error:
-            return error.message
+            preflight.check_same_shards(world, [own / "a", own / "b"], has_begun=has_begun)
+        except TrainerError as error:
+            return error
         return None
 
     found = run_threads(3, check)
-    if change == "none":
+    if wanted is None:
         assert found == [None] * 3
-    else:
-        rank = 0 if change == "absent everywhere" else 1
-        assert all(message is not None and f"rank {rank} sees another file than rank 0" in message for message in found)
+        return
+    kind, message = wanted
+    paths = [error.message.partition(":")[0] for error in found if error is not None]
+    # Each names the path where it lies on its own host.
+    assert [Path(path).parent.name for path in paths] == ["0", "1", "2"]
+    assert all(type(error) is kind and message[2:] in error.message for error in found)
+    assert all(error.exit_code == (4 if kind is StorageFailed else 2) for error in found if error is not None)
 
 
 def test_a_single_rank_measures_no_network() -> None:

@@ -141,21 +141,18 @@ class Children:
 
     async def refresh(self, ref: JobRef, summary: JobSummary) -> None:
         """Read a job's children from the API server, past a watch that may be late."""
-        left = {record.uid: record for record in self._records(ref, summary)}
         for kind in ("Job", "MPIJob"):
             try:
-                await self._refresh(kind, ref, left)
+                await self._refresh(kind, ref)
             except ApiError as error:
                 # Not served before mpi-operator is installed, and jobs with one worker do not need it.
                 if kind == "MPIJob" and error.status == 404:
                     continue
                 raise
-        # Others may have taken away the label by which they would have been found.
-        for record in left.values():
+        for record in self._records(ref, summary):
             await self._look_for(ref, record)
 
-    async def _refresh(self, kind: str, ref: JobRef, left: dict[str, ChildRecord]) -> None:
-        """Put the children of one kind that have a job's label into the index, and take them out of the records."""
+    async def _refresh(self, kind: str, ref: JobRef) -> None:
         # Anybody may label objects of theirs: as many, and as large, as the namespace takes.
         selector = {"labelSelector": f"{names.JOB_LABEL}={ref.name}"}
         async for page in self._api.pages(path_of(kind, ref.namespace), CHILDREN_PER_PAGE, selector):
@@ -163,11 +160,7 @@ class Children:
             # compare.
             for item in page.get("items") or ():
                 # Items of a list carry no kind.
-                body = {**item, "kind": kind}
-                if (record := left.pop(item["metadata"]["uid"], None)) is not None:
-                    self._index.find_again(body, record)
-                else:
-                    self._index.put_child(body)
+                self._index.put_child({**item, "kind": kind})
             del page
 
     def _records(self, ref: JobRef, summary: JobSummary) -> list[ChildRecord]:

@@ -110,9 +110,11 @@ class Reflector:
                     # The second: the same change would come again. A list is read in as small pages as it takes.
                     self._version = ""
                 self._is_answered = False
+                if error.status not in (401, 403, 404):
+                    pause_s = min(pause_s, LONGEST_PAUSE_S)
                 _log.warning("%s: %s; retry in %.1f s", self._path, error, pause_s)
                 await asyncio.sleep(error.retry_after_s or pause_s * random.uniform(0.8, 1.2))  # noqa: S311
-                pause_s = min(2 * pause_s, REFUSED_PAUSE_S if 400 <= error.status < 500 else LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, REFUSED_PAUSE_S)
 
     async def _list(self) -> str:
         """Read the whole list and return its version; drop what is not in it."""

@@ -87,7 +87,8 @@ def run_stages(session: Session, stop: StopSignal) -> None:
             check_data(config.stages, writer, resumed_at=None if session.resumed_from is None else first)
             trains = any(isinstance(stage, PretrainStage | FinetuneStage) for stage in config.stages[first:])
             if trains:
-                check_before_training(config, session.data, session.learner, session.compute.device, world, writer)
+                device = session.compute.device
+                check_before_training(config, session.data, session.learner, device, world, writer, first_stage=first)
             trials = Trials(config, session.learner, session.compute, world.size, world.num_hosts)
             session.micro_batch_sizes.update(
                 choose_micro_batch_sizes(config.stages, trials, world, writer, first_stage=first)

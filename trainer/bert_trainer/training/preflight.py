@@ -21,7 +21,7 @@ import torch
 from bert_trainer.checkpoints.checkpoint import list_checkpoints
 from bert_trainer.checkpoints.store import num_left_on_full_disk
 from bert_trainer.config.run_config import RunConfig
-from bert_trainer.errors import InputError, StorageFailed
+from bert_trainer.errors import EXIT_INFRASTRUCTURE, DataUnreadable, InputError, StorageFailed
 from bert_trainer.model.backends.cpu.capability import check_flags
 from bert_trainer.model.backends.cpu.library import processor_flags
 from bert_trainer.model.bert import Bert
@@ -35,6 +35,8 @@ CLOCK_SKEW_S = 5.0
 """More is worth a word: whoever compares logs of two nodes would be misled."""
 _ROUNDS = 5
 _ABSENT = -1.0
+# In place of a file's size.
+_GONE, _UNREADABLE, _OUT_OF_REACH = -1, -2, -3
 
 
 class Finding(NamedTuple):
@@ -59,17 +61,25 @@ class Preflight:
 
 
 def check_before_training(
-    config: RunConfig, data: RunData, learner: Learner[Bert], device: torch.device, world: World, writer: RunWriter
+    config: RunConfig,
+    data: RunData,
+    learner: Learner[Bert],
+    device: torch.device,
+    world: World,
+    writer: RunWriter,
+    *,
+    first_stage: int,
 ) -> None:
-    """Run all checks, and report what was found; collective.
+    """Run all checks of what is left from a stage on, and report what was found; collective.
 
     Raises:
-        InputError: a host sees other shards than rank 0.
-        StorageFailed: there is no room for two checkpoints.
+        InputError, DataUnreadable, StorageFailed: as ``check_same_shards``; the last also where there is no room for
+            two checkpoints.
     """
     needed = checkpoint_bytes(learner)
     free = writer.on_rank_0(lambda: check_room(writer.folder.path, needed, config.checkpoint.keep))
-    check_same_shards(world, _compared(data, skips=config.dataset.on_unreadable_shard == "Skip"))
+    compared = _compared(data, first_stage, skips=config.dataset.on_unreadable_shard == "Skip")
+    check_same_shards(world, compared, has_begun=any(it.is_begun for it in data.training.values()))
     hosts = look_at_hosts(world, config.precision if device.type == "cpu" else None)
     network = measure(world, device)
     findings = [*hosts.findings(needed)]
@@ -169,39 +179,74 @@ def check_room(folder: Path, bytes_of_one: int, keep: int) -> int | None:
     return free
 
 
-def _compared(data: RunData, *, skips: bool) -> list[Path]:
-    """Return what all hosts have to see alike. skips: what one has lost since the run began is left out by all."""
-    trained_on = [path for it in data.training.values() if not (skips and it.is_begun) for path in it.folder.paths]
-    return [*trained_on, *(path for it in data.evaluation.values() for path in it.paths)]
+def _compared(data: RunData, first_stage: int, *, skips: bool) -> list[Path]:
+    """Return what all hosts have to see alike, of the stages that are left.
+
+    skips: what a host has lost of the shards to train on since the run began is left out by all.
+    """
+    stages = [it for index, it in data.training.items() if index >= first_stage and not (skips and it.is_begun)]
+    sets = [it for index, it in data.evaluation.items() if index >= first_stage]
+    paths = [path for it in stages for path in it.folder.paths] + [path for it in sets for path in it.paths]
+    return list(dict.fromkeys(paths))
 
 
-def check_same_shards(world: World, paths: Sequence[Path]) -> None:
-    """Check that every host has rank 0's shards, by names and sizes; collective.
+def check_same_shards(world: World, paths: Sequence[Path], *, has_begun: bool = False) -> None:
+    """Check that every host has rank 0's shards, by names and sizes; collective. has_begun: hosts had them before.
 
     Raises:
-        InputError: one does not, or rank 0 has not; every rank raises it, with the first such rank's path.
+        StorageFailed: a rank cannot reach them, or all of a folder are gone with which the run has begun; exit code 4.
+        DataUnreadable: rank 0 has lost some.
+        InputError: another host sees others, or none. Every rank raises the same, about one rank and path.
     """
     # Of one host the ranks see the same, and file servers are asked for thousands of files by each that looks.
     looks = world.local_rank == 0
-    mine = [_describe(path) for path in paths] if looks else []
+    # Rank 0 has opened them a moment ago, or has begun with them.
+    mine = _describe_all(paths, may_be_absent=world.rank > 0 and not has_begun) if looks else []
     theirs = world.broadcast_object(mine)
-    pairs = enumerate(zip(mine, theirs, strict=looks))
-    wrong = next((place for place, (own, other) in pairs if own != other or own < 0), _ABSENT)
-    found = [int(place) for (place,) in gather_numbers(world, [wrong])]
-    for rank, place in enumerate(found):
-        if place >= 0:
-            raise InputError(
-                f"{paths[place]}: rank {rank} sees another file than rank 0, or none",
-                hint="mount the same data set on every node, read-only, and wait until copies of it are complete",
-            )
+    differ = ((place, own) for place, (own, other) in enumerate(zip(mine, theirs, strict=looks)) if own != other)
+    # With rank 0's own all are equal; what is wrong with one of them is wrong with it alone.
+    lacks = ((place, own) for place, own in enumerate(mine) if own < 0)
+    place, own = next(lacks if world.rank == 0 else differ, (int(_ABSENT), 0))
+    found = gather_numbers(world, [place, own == _OUT_OF_REACH])
+    wrong = [(bool(is_out), rank, paths[int(place)]) for rank, (place, is_out) in enumerate(found) if place >= 0]
+    if not wrong:
+        return
+    is_out, rank, path = max(wrong, key=lambda it: (it[0], -it[1]))
+    if is_out:
+        raise StorageFailed(
+            f"{path}: rank {rank} cannot reach it",
+            hint="check that the dataset's volume is mounted on its node and that its server answers",
+            exit_code=EXIT_INFRASTRUCTURE,
+        )
+    if rank == 0:
+        raise DataUnreadable(
+            f"{path}: is gone",
+            hint="restore it and resume; what a run is evaluated on is never left out",
+        )
+    raise InputError(
+        f"{path}: rank {rank} sees another file than rank 0, or none",
+        hint="mount the same data set on every node, read-only, and wait until copies of it are complete",
+    )
+
+
+def _describe_all(paths: Sequence[Path], *, may_be_absent: bool) -> list[int]:
+    """Return the size of each file, or what is wrong with it. may_be_absent: a folder that was never mounted."""
+    found = {path: _describe(path) for path in paths}
+    there = {path.parent for path, size in found.items() if size != _GONE}
+    if may_be_absent:
+        return list(found.values())
+    # A volume that is no longer mounted leaves an empty folder.
+    return [size if path.parent in there else _OUT_OF_REACH for path, size in found.items()]
 
 
 def _describe(path: Path) -> int:
     try:
         status = path.stat()
+    except FileNotFoundError:
+        return _GONE
     except OSError:
-        return -1
-    return status.st_size if os.access(path, os.R_OK) else -2
+        return _OUT_OF_REACH
+    return status.st_size if os.access(path, os.R_OK) else _UNREADABLE
 
 
 def measure(world: World, device: torch.device) -> Preflight | None:

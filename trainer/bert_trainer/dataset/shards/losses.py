@@ -92,6 +92,7 @@ def _find_problems(
     else:
         looks = {path.name: _look(path) for path in files_in(folder) if path.name in known}
     now_at = {name: _content(look) for name, look in looks.items() if isinstance(look, KnownShard)}
+    known_contents = {_content(shard) for shard in known.values()}
     there = {it for name, it in now_at.items() if name not in known or it != _content(known[name])}
     problems = {}
     for name, shard in known.items():
@@ -101,7 +102,9 @@ def _find_problems(
         elif isinstance(now, str):
             problems[name] = now
         elif now != shard:
-            problems[name] = _DAMAGED if _is_cut_off(folder / name, now, shard) else CHANGED
+            # Another shard of the run that has taken its name is whole.
+            is_cut_off = _content(now) not in known_contents and _is_cut_off(folder / name, now, shard)
+            problems[name] = _DAMAGED if is_cut_off else CHANGED
         elif by_time and shard.content is None and now.modified_ns != shard.modified_ns:
             problems[name] = _REWRITTEN
     return problems
