@@ -232,11 +232,20 @@ def check_same_shards(world: World, paths: Sequence[Path], *, has_begun: bool = 
 def _describe_all(paths: Sequence[Path], *, may_be_absent: bool) -> list[int]:
     """Return the size of each file, or what is wrong with it. may_be_absent: a folder that was never mounted."""
     found = {path: _describe(path) for path in paths}
-    there = {path.parent for path, size in found.items() if size != _GONE}
     if may_be_absent:
         return list(found.values())
-    # A volume that is no longer mounted leaves an empty folder.
-    return [size if path.parent in there else _OUT_OF_REACH for path, size in found.items()]
+    folders = {path.parent for path, size in found.items() if size == _GONE}
+    unmounted = {folder for folder in folders if _is_empty(folder)}
+    return [_OUT_OF_REACH if size == _GONE and path.parent in unmounted else size for path, size in found.items()]
+
+
+def _is_empty(folder: Path) -> bool:
+    """Tell whether a folder is gone, or empty as a mount point is."""
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return True
 
 
 def _describe(path: Path) -> int:
