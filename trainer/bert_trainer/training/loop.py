@@ -16,7 +16,7 @@ from functools import partial
 
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
-from bert_trainer.config.stages import EvaluateStage, ExportStage, PrepareStage, PretrainStage, Stage
+from bert_trainer.config.stages import CheckpointTimes, EvaluateStage, ExportStage, PrepareStage, PretrainStage, Stage
 from bert_trainer.errors import Stopped, TrainerError
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.termination import report_error
@@ -38,7 +38,7 @@ from bert_trainer.training.micro_batch_trials import Trials
 from bert_trainer.training.model_export import export_and_report
 from bert_trainer.training.out_of_memory import device_memory_errors
 from bert_trainer.training.preflight import check_before_training
-from bert_trainer.training.run_data import RunData
+from bert_trainer.training.run_data import RunData, StageData
 from bert_trainer.training.run_writer import RunWriter
 from bert_trainer.training.save_times import SaveTimes
 from bert_trainer.training.session import Session
@@ -131,8 +131,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     """Train one phase, from its start or from where the checkpoint left it."""
     config, world, learner = session.config, session.world, session.learner
     data, writer, profiler = session.data.training[index], session.writer, session.profiler
-    size = session.micro_batch_sizes[index]
-    resumed_from = session.resumed_in(index)
+    size, resumed_from = session.micro_batch_sizes[index], session.resumed_in(index)
     progress = start_or_resume(learner.optimizer, index, stage, data, resumed_from.position if resumed_from else None)
     if progress is None:
         return
@@ -144,14 +143,10 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     # From here on there is something to save.
     stop.listen()
     started_at_s = time.monotonic()
-    times = stage.checkpoint or config.checkpoint
-    saves = SaveTimes(times, world.rank, min_samples=times.min_samples_to_start - data.samples_before)
+    saves = _save_times(stage.checkpoint or config.checkpoint, data, world)
     interval = Interval(learner, world, writer, session.hosts, micro_batch_size=size)
     health, left_out = session.health_in(index), session.left_out_in(index)
-    with (
-        _open_reader(progress, size, learner.model, world, left_out) as reader,
-        watched().stage(stage.name),
-    ):
+    with _open_reader(progress, size, learner.model, world, left_out) as reader, watched().stage(stage.name):
         steps = Steps(
             progress=progress,
             reader=reader,
@@ -164,17 +159,14 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
             health=health,
             stop=stop,
             saves=saves,
-            seed=config.seed,
+            config=config,
             passes=num_micro_batches(stage.global_batch_size, size, world.size),
-            skips_shards=config.dataset.on_unreadable_shard == "Skip",
         )
         at_end = is_overdue = False
         while not at_end:
             profiler.start_step(stage.name, progress.step + 1)
             samples_before, why_left_out = progress.samples, left_out.get(progress.step + 1)
-            result, in_time = None, False
-            if why_left_out is None:
-                result, in_time = steps.take()
+            result, in_time = steps.take() if why_left_out is None else (None, False)
             watched().step()
             progress.advance(writer, skipped=health.why_skipped if result else None, left_out=why_left_out)
             writer.has_trained = True
@@ -196,13 +188,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
                 steps.settle_health()
             # While the last losses were high, the next one may send the run back behind a checkpoint of now.
             if at_end or (is_overdue and not health.is_suspicious):
-                with (
-                    profiler.part("checkpoint"),
-                    interval.stood_still.saving(),
-                    watched().activity(f"a checkpoint of {stage.name}"),
-                ):
-                    writer.save(progress.position(learner, at_end=at_end), learner.gather_state(), health.state())
-                saves.restart()
+                steps.save(at_end=at_end)
                 is_overdue = False
             profiler.end_step()
             # Checkpoints are written in the background: a write that failed ends the run at the end of this step.
@@ -210,6 +196,10 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     profiler.close()
     seconds = time.monotonic() - started_at_s
     writer.event("stage_finished", stage=stage.name, seconds=seconds, message=evaluations.outcome)
+
+
+def _save_times(times: CheckpointTimes, data: StageData, world: World) -> SaveTimes:
+    return SaveTimes(times, world.rank, min_samples=times.min_samples_to_start - data.samples_before)
 
 
 def _open_evaluations(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import TrainerError
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
@@ -44,12 +45,9 @@ class Steps:
     health: Health
     stop: StopSignal
     saves: SaveTimes
-    seed: int
-    """Of dropout."""
+    config: RunConfig
     passes: int
     """Micro-batches of a step, over all ranks."""
-    skips_shards: bool
-    """Whether all go on without a shard that one rank cannot use."""
 
     def take(self) -> tuple[StepResult, bool]:
         """Take the step that the reader has next.
@@ -73,7 +71,7 @@ class Steps:
             batches,
             self.interval,
             self.profiler,
-            seed=self.seed,
+            seed=self.config.seed,
             masked_tokens=masked_tokens,
             passes=self.passes,
             largest_norm=health.largest_norm,
@@ -100,6 +98,7 @@ class Steps:
 
         As ``_agree`` returns it, without troubles: those are settled here.
         """
+        skips = self.config.dataset.on_unreadable_shard == "Skip"
         while True:
             with self.profiler.part("data"), self.learner.own_work.on_host():
                 read, error = read_step(self.reader)
@@ -115,7 +114,18 @@ class Steps:
                 )
             if not troubles:
                 return batches, [masked_tokens, stops, in_time, *of_health]
-            settle(error, self.reader, self.progress, self.world, self.writer, skips=self.skips_shards)
+            settle(error, self.reader, self.progress, self.world, self.writer, skips=skips)
+
+    def save(self, *, at_end: bool) -> None:
+        """Save a checkpoint; the next one is due an interval from here. at_end: of the stage."""
+        with (
+            self.profiler.part("checkpoint"),
+            self.interval.stood_still.saving(),
+            watched().activity(f"a checkpoint of {self.progress.stage.name}"),
+        ):
+            position = self.progress.position(self.learner, at_end=at_end)
+            self.writer.save(position, self.learner.gather_state(), self.health.state())
+        self.saves.restart()
 
     def _save_and_stop(self) -> None:
         """Save, and leave on every rank only when the checkpoint is in place."""
