@@ -287,3 +287,16 @@ def test_a_job_that_restarts_or_has_stopped_is_requeued_for_its_deadline() -> No
     assert (restarts.status.reason, restarts.requeue_after_s) == ("StoppingToRestart", 500)
     stopped = plan(job, Observed(status=asked, stop_requested=True), NOW_S + 100)
     assert (stopped.status.phase, stopped.requeue_after_s) == ("Stopped", 500)
+
+
+def test_a_child_that_was_put_down_as_lost_and_is_there_after_all_is_stopped() -> None:
+    """Of two operators one did not know that it had been there, and has made it once more."""
+    first = plan(TRAINING_ONLY, Observed(), NOW_S).status
+    second = plan(TRAINING_ONLY, Observed(status=first, created=ref()), NOW_S).status
+    assert [failure.reason for failure in second.failures] == ["Lost"]
+    again, newer = child(1, state="Running"), child(2, state="Running")
+    step = plan(TRAINING_ONLY, Observed(status=second, children=(again, newer)), NOW_S)
+    assert (step.stop, step.create) == ((again,), None)
+    settled(TRAINING_ONLY, Observed(status=second, children=(again, newer)))
+    left = plan(TRAINING_ONLY, Observed(status=second, children=(replace(again, stopping=True), newer)), NOW_S)
+    assert left.stop == ()
