@@ -141,6 +141,11 @@ class Observed:
     """Longest grace period that an attempt may be given; None: pods' grace periods are in force for none, as outside of
     a cluster."""
 
+    def is_over(self, child: Child) -> bool:
+        """Return whether the status already has a child's outcome; if it still looks active, the cache is stale."""
+        failed = any(failure.attempt == child.attempt for failure in self.status.failures)
+        return failed or child.run in self.status.completed_runs
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOutcome:

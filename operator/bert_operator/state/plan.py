@@ -87,7 +87,7 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
     observed = replace(observed, children=tuple(failed.get(child, child) for child in observed.children))
     active = [child for child in active if child not in given_up]
     # The status outlives the cache: a child whose outcome it has is over, even if a late watch still shows it running.
-    over = [child for child in active if _is_over(child, observed.status)]
+    over = [child for child in active if observed.is_over(child)]
     active = [child for child in active if child not in over]
     facts = _gather(job, observed, now_s)
     step = _decide(job, observed, facts, active, now_s)
@@ -101,7 +101,8 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
     # At once, and not when the next attempt is due: its workers may go on.
     left = [child for child in given_up if child.ref not in [other.ref for other in step.remove]]
     # Nobody has seen it end: another operator, which did not know that it had been there, may have made it once more.
-    found_again = [child for child in over if _was_lost(child, observed.status)]
+    lost = {failure.attempt for failure in observed.status.failures if failure.reason == FailureReason.LOST}
+    found_again = [child for child in over if child.attempt in lost]
     stop = (*step.stop, *_not_stopping(left), *_not_stopping(found_again))
     return Plan(status=new, stop=stop, remove=step.remove, create=step.create, requeue_after_s=left_s)
 
@@ -204,18 +205,6 @@ def _without_future(previous: JobStatus, now_s: float) -> JobStatus:
     if failures == previous.failures and not ahead:
         return previous
     return previous.model_copy(update={"failures": failures, **dict.fromkeys(ahead, now)})
-
-
-def _is_over(child: Child, previous: JobStatus) -> bool:
-    """Return whether the status already has a child's outcome; if it still looks active, the cache is stale."""
-    failed = any(failure.attempt == child.attempt for failure in previous.failures)
-    return failed or child.run in previous.completed_runs
-
-
-def _was_lost(child: Child, previous: JobStatus) -> bool:
-    """Return whether the status says that nothing is left of a child."""
-    lost = (failure for failure in previous.failures if failure.reason == FailureReason.LOST)
-    return any(failure.attempt == child.attempt for failure in lost)
 
 
 def _child_worth_writing(previous: JobStatus, newest: Child | None) -> ChildRef | None:
