@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -420,28 +419,22 @@ def test_what_one_host_lacks_and_nobody_may_leave_out_is_told_before_the_first_s
 
 
 def test_what_finished_stages_were_evaluated_on_is_not_asked_for(tmp_path: Path, dataset: Path) -> None:
-    config_of = partial(
-        make_config,
-        tmp_path / "out",
-        dataset,
-        ranks=2,
-        skip=True,
-        stages=[
-            stage(length={"steps": 6}, data_range={"start": 0.0, "end": 0.8}),
-            evaluate_stage(data_range={"start": 0.8, "end": 1.0}),
-            stage("phase2", length={"steps": 6}),
-        ],
-    )
+    stages = [
+        stage(length={"steps": 6}, data_range={"start": 0.0, "end": 0.8}),
+        evaluate_stage(data_range={"start": 0.8, "end": 1.0}),
+        stage("phase2", length={"steps": 6}),
+    ]
+    config = make_config(tmp_path / "out", dataset, ranks=2, skip=True, stages=stages)
 
     def rank(world: World) -> None:
         world.local_rank = 0  # type: ignore[misc] # each on a host of its own
         own = tmp_path / f"data-{world.rank}"
-        session, paths = open_with_own_data(config_of(), world, own, dataset)
+        session, paths = open_with_own_data(config, world, own, dataset)
         with pytest.raises((Stopped, PeerFailed)):
             run_stages(session, StopAt(10))  # type: ignore[arg-type]
         if world.rank == 1:
             paths[2].unlink()
-        session, _ = open_with_own_data(config_of(), world, own, dataset, attempt=2)
+        session, _ = open_with_own_data(config, world, own, dataset, attempt=2)
         run_stages(session, AtStep())  # type: ignore[arg-type]
 
     run_threads(2, rank)

@@ -34,7 +34,7 @@ from bert_trainer.training.run_writer import RunWriter
 CLOCK_SKEW_S = 5.0
 """More is worth a word: whoever compares logs of two nodes would be misled."""
 _ROUNDS = 5
-_ABSENT = -1.0
+_NOWHERE = -1
 # In place of a file's size.
 _GONE, _UNREADABLE, _OUT_OF_REACH = -1, -2, -3
 
@@ -206,7 +206,7 @@ def check_same_shards(world: World, paths: Sequence[Path], *, has_begun: bool = 
     differ = ((place, own) for place, (own, other) in enumerate(zip(mine, theirs, strict=looks)) if own != other)
     # With rank 0's own all are equal; what is wrong with one of them is wrong with it alone.
     lacks = ((place, own) for place, own in enumerate(mine) if own < 0)
-    place, own = next(lacks if world.rank == 0 else differ, (int(_ABSENT), 0))
+    place, own = next(lacks if world.rank == 0 else differ, (_NOWHERE, 0))
     found = gather_numbers(world, [place, own == _OUT_OF_REACH])
     wrong = [(bool(is_out), rank, paths[int(place)]) for rank, (place, is_out) in enumerate(found) if place >= 0]
     if not wrong:
