@@ -169,9 +169,9 @@ def test_what_it_has_frozen_with_a_recipe_that_set_names_alone_is_taken_over() -
     del spec["stages"][1]["pretrain"]["maxPredictionsPerSequence"]
     before["data"]["spec.json"] = json.dumps(spec)
     assert agrees(before, now, lambda _: False)
-    before["data"]["run-config.json"] = before["data"]["run-config.json"].replace(
-        '"dupe_factor": 5', '"dupe_factor": 6'
-    )
+    run_config = json.loads(before["data"]["run-config.json"])
+    run_config["stages"][0]["dupe_factor"] = 6
+    before["data"]["run-config.json"] = json.dumps(run_config)
     assert not agrees(before, now, lambda _: False)
 
 

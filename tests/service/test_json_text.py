@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bert_operator.cluster.json_text import read_json, write_json
+from bert_operator.json_text import read_json, write_json
 
 
 @pytest.mark.parametrize(

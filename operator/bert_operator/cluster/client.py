@@ -25,9 +25,9 @@ from kubernetes.aio import config
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
-from bert_operator.cluster.json_text import read_json, write_json
 from bert_operator.cluster.permit import NoPermit, Permit
 from bert_operator.cluster.server_clock import ServerClock
+from bert_operator.json_text import read_json, write_json
 
 Document = dict[str, Any]
 

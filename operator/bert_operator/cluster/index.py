@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bert_operator.cluster.child_lists import ChildLists
 from bert_operator.cluster.fair_table import FairTable
 from bert_operator.cluster.job_series import JobSeries
 from bert_operator.cluster.node_summaries import NodeSummary, read_node
@@ -65,6 +66,7 @@ class Index:
         self._at_hand: dict[JobRef, tuple[JobSummary, dict[str, Any]]] = {}
         # By kind and name: anyone may make a Job of an MPIJob's name.
         self._children: dict[JobRef, dict[tuple[str, str], ChildSummary]] = {}
+        self._child_lists = ChildLists()
         self._pods: dict[JobRef, dict[str, PodSummary]] = {}
         # Where children and pods are kept, by uid: the labels that say it may be changed, and names need not begin
         # with that of the job in the labels. What is not found where it is kept would never be dropped.
@@ -267,11 +269,9 @@ class Index:
         """Return the children with a job's name in their labels, whoever owns them."""
         return list(self._children.get(ref, {}).values())
 
-    def children_in(self, namespace: str) -> Iterator[tuple[JobRef, ChildSummary]]:
-        """Yield the children of a namespace, each with the job that its labels name."""
-        for ref, children in self._children.items():
-            if ref.namespace == namespace:
-                yield from ((ref, child) for child in children.values())
+    def children_in(self, namespace: str) -> Iterable[tuple[JobRef, ChildSummary]]:
+        """Return the children of a namespace, each with the job that its labels name."""
+        return self._child_lists.of(namespace)
 
     def own_children(self, ref: JobRef, uid: str) -> Sequence[ChildSummary]:
         """Return the children that the job with this uid controls."""
@@ -311,12 +311,7 @@ class Index:
 
     def queued_children(self) -> list[tuple[JobRef, ChildSummary]]:
         """Return the children that a queue holds or has let go, ended ones left out."""
-        return [
-            (ref, child)
-            for ref, children in self._children.items()
-            for child in children.values()
-            if (child.is_suspended or child.queue) and not child.is_deleting and child.completed_at_s is None
-        ]
+        return self._child_lists.queued()
 
     def nodes_of_pods(self) -> set[str]:
         """Return the nodes on which pods run."""
@@ -390,19 +385,25 @@ class Index:
             self._remove(table, before, key, summary.uid)
             self._note_news(before)
         if namesake is not None and namesake.uid != summary.uid:
-            self._places.pop(namesake.uid, None)
+            self._forget_place(ref, namesake.uid)
         table.setdefault(ref, {})[key] = summary
         self._places[summary.uid] = ref
+        if isinstance(summary, ChildSummary):
+            self._child_lists.put(ref, summary)
         self._note_prefix(ref)
 
     def _remove(self, table: dict[JobRef, dict[Any, Any]], ref: JobRef, key: str | tuple[str, str], uid: str) -> None:
         """Keep an object no longer."""
-        self._places.pop(uid, None)
+        self._forget_place(ref, uid)
         table[ref].pop(key)
         if not table[ref]:
             del table[ref]
             if ref not in self._children and ref not in self._pods:
                 self._by_prefix.pop(_prefix(ref), None)
+
+    def _forget_place(self, ref: JobRef, uid: str) -> None:
+        self._places.pop(uid, None)
+        self._child_lists.drop(ref.namespace, uid)
 
     def _job_of(self, key: WarningKey) -> JobRef | None:
         namespace, name = key

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from bert_operator.api.schema.status import MAX_IMAGE, MAX_MESSAGE
 from bert_operator.cluster.demand import Demand, read_demand
 from bert_operator.cluster.job_series import NOTHING, JobSeries, read_series
-from bert_operator.cluster.json_text import read_json, write_json
+from bert_operator.json_text import read_json, write_json
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN, is_managed_elsewhere
 from bert_operator.render import names
 from bert_operator.render.images import find_digest

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -29,7 +29,7 @@ from bert_operator.cluster.freezing import Freezer, Unusable
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LatestRecords, select_records
 from bert_operator.cluster.network_policies import NetworkPolicies
-from bert_operator.cluster.object_summaries import ChildSummary, JobSummary
+from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
 from bert_operator.cluster.observation import find_lost_worker, has_ended, is_settling, observe_child
 from bert_operator.cluster.paths import job_path
 from bert_operator.cluster.settings import Settings
@@ -386,28 +386,27 @@ class Reconciler:
 
     def _requeue_after_s(self, ref: JobRef, summary: JobSummary, step: Plan) -> float | None:
         """Return when time alone changes something: a deadline, or a controller or a pod that stays silent."""
-        own = self._children.own(ref, summary)
-        silent = [
-            child.created_at_s + SILENCE_S - self._now_s()
-            for child in own
-            if child.kind == "MPIJob" and not child.has_status
-        ]
-        silent += [
-            pod.unready_since_s + SILENCE_S - self._now_s()
-            for child in own
-            for pod in self._index.pods(ref, child.name)
-            if pod.unready_since_s is not None
-        ]
-        lost = [find_lost_worker(child, self._index.pods(ref, child.name)) for child in own]
-        silent += [found[1] - self._now_s() for found in lost if found is not None]
-        settling = [
-            _SETTLING_PAUSE_S for child in own if is_settling(child, self._index.pods(ref, child.name), self._now_s())
-        ]
-        unwatched = [_UNWATCHED_PAUSE_S for child in own if not child.is_watched]
-        # A second late, since times of objects are whole seconds; one that has passed is in the status already and
-        # must not requeue the job for ever.
-        moments = [step.requeue_after_s, *settling, *unwatched, *(moment + 1.0 for moment in silent if moment > -1.0)]
-        return min((moment for moment in moments if moment is not None), default=None)
+        pauses = [] if step.requeue_after_s is None else [step.requeue_after_s]
+        for child in self._children.own(ref, summary):
+            pauses += _pauses_of(child, self._index.pods(ref, child.name), self._now_s())
+        return min(pauses, default=None)
+
+
+def _pauses_of(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) -> Iterator[float]:
+    """Yield after how many seconds time alone changes something about a child."""
+    silent_since_s = [pod.unready_since_s for pod in pods if pod.unready_since_s is not None]
+    if child.kind == "MPIJob" and not child.has_status:
+        silent_since_s.append(child.created_at_s)
+    moments_s = [since_s + SILENCE_S for since_s in silent_since_s]
+    if (lost := find_lost_worker(child, pods)) is not None:
+        moments_s.append(lost[1])
+    # A second late, since times of objects are whole seconds; one that has passed is in the status already and must not
+    # requeue the job for ever.
+    yield from (moment_s - now_s + 1.0 for moment_s in moments_s if moment_s - now_s > -1.0)
+    if is_settling(child, pods, now_s):
+        yield _SETTLING_PAUSE_S
+    if not child.is_watched:
+        yield _UNWATCHED_PAUSE_S
 
 
 def _node_to_read(observed: Observed) -> str | None:

@@ -19,6 +19,7 @@ from bert_operator.api.schema import recipes
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec, Stage
 from bert_operator.api.schema.section import Section, keys_of
 from bert_operator.errors import InvalidJob
+from bert_operator.json_text import write_json
 from bert_operator.names import API_VERSION, KIND
 from bert_operator.render import names
 from bert_operator.render.run_config import place_path, render_run_config
@@ -138,7 +139,7 @@ def render_config_map(frozen: Frozen) -> Document:
         "immutable": True,
         "data": {
             RUN_CONFIG_KEY: _write_by_section(run_config),
-            SPEC_KEY: json.dumps(frozen.document),
+            SPEC_KEY: write_json(frozen.document).decode(),
             **render_files(spec),
         },
     }
@@ -146,8 +147,7 @@ def render_config_map(frozen: Frozen) -> Document:
 
 def _write_by_section(document: Document) -> str:
     """Return a document as JSON with a line for each of its sections, for people who look into the ConfigMap."""
-    # An indent would have Python's own encoder write it, which takes ten times as long as the compiled one.
-    sections = (f"{json.dumps(name)}: {json.dumps(section)}" for name, section in document.items())
+    sections = (f'"{name}": {write_json(section).decode()}' for name, section in document.items())
     return "{" + ",\n ".join(sections) + "}"
 
 

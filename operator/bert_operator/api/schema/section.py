@@ -43,14 +43,8 @@ def keys_of(kind: type[Section]) -> dict[str, str]:
     return {name: field.alias or name for name, field in kind.model_fields.items()}
 
 
-@cache
-def inner_sections(kind: type[Section]) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a section that may hold others, alone or in a list, each with what YAML calls it."""
-    keys = keys_of(kind)
-    return tuple((name, keys[name]) for name, field in kind.model_fields.items() if _holds_section(field.annotation))
-
-
-def _holds_section(annotation: Any) -> bool:
+def sections_in(annotation: Any) -> tuple[type[Section], ...]:
+    """Return the sections that a type names, whatever it makes of them."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
-        return True
-    return any(map(_holds_section, get_args(annotation)))
+        return (annotation,)
+    return tuple(kind for part in get_args(annotation) for kind in sections_in(part))

@@ -1,0 +1,52 @@
+"""Children as those need them who look at many: by namespace, and the ones of queues.
+
+Kept up with every change, so that a look costs what it finds: jobs that wait for room look every few seconds, and to
+search the children of all namespaces each time took longer with every job in the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bert_operator.cluster.object_summaries import ChildSummary
+from bert_operator.names import JobRef
+
+Entry = tuple[JobRef, ChildSummary]
+"""A child, and the job that its labels name."""
+
+
+class ChildLists:
+    """All children, each under one uid."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._by_namespace: dict[str, dict[str, Entry]] = {}
+        self._queued: dict[str, Entry] = {}
+
+    def put(self, ref: JobRef, child: ChildSummary) -> None:
+        """Add or update a child; it has left the job that it was kept below before."""
+        self._by_namespace.setdefault(ref.namespace, {})[child.uid] = ref, child
+        if _is_queued(child):
+            self._queued[child.uid] = ref, child
+        else:
+            self._queued.pop(child.uid, None)
+
+    def drop(self, namespace: str, uid: str) -> None:
+        """Forget a child, if it is known."""
+        self._queued.pop(uid, None)
+        children = self._by_namespace.get(namespace, {})
+        children.pop(uid, None)
+        if not children:
+            self._by_namespace.pop(namespace, None)
+
+    def of(self, namespace: str) -> Iterable[Entry]:
+        """Return the children of a namespace."""
+        return self._by_namespace.get(namespace, {}).values()
+
+    def queued(self) -> list[Entry]:
+        """Return the children that a queue holds or has let go, ended ones left out."""
+        return list(self._queued.values())
+
+
+def _is_queued(child: ChildSummary) -> bool:
+    return (child.is_suspended or bool(child.queue)) and not child.is_deleting and child.completed_at_s is None
