@@ -159,5 +159,6 @@ def test_padding_of_micro_batches_has_targets_that_count_for_nothing(targets: np
     )
     shape = MicroBatchShape(sequence_length=8, rows=2)
     padded = make_task_batch(samples, np.arange(2), targets, lambda batch: pad_to_bucket(batch, shape))
-    assert len(padded.targets) == len(padded.batch.row_starts_B) > 2
+    assert padded.targets is not None
+    assert len(padded.targets) == len(padded.row_starts_B) == len(padded.sample_numbers_B) > padded.num_rows == 2
     torch.testing.assert_close(padded.targets[:3], torch.tensor(ignored), equal_nan=True, check_dtype=False)

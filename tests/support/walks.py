@@ -91,7 +91,7 @@ def walk(documents: Documents, index: int, seed: int, *, capacity: int, short: f
 
 def samples_of(documents: Documents, task: ShardTask, bits: RandomBits) -> Samples:
     """Make the samples of a shard whose groups all hold these documents."""
-    blocks = assemble_shard(draw_shard([flat(documents)] * len(task.groups), task, bits), task)
+    blocks = assemble_shard(draw_shard([[flat(documents)]] * len(task.groups), task, bits), task)
     return RaggedSamples.concatenate(list(blocks)).to_padded(task.sequence_length, task.masking.max_predictions)
 
 

@@ -28,7 +28,7 @@ class Batch:
     """Index tensors are int64, which is what torch indexes with.
 
     Behind the real rows there may be padding (``gpu.bucket_padding``): rows, tokens and masked positions with ignored
-    labels.
+    labels and targets, and with any sample numbers. Counts are of what is real.
     """
 
     tokens_N: Tensor
@@ -45,18 +45,15 @@ class Batch:
     masked_labels_M: Tensor
     next_sentence_B: Tensor
     sample_numbers_B: NDArray[np.int64]
-    """Of the real rows."""
     longest: int
     """Tokens; no row has more."""
+    num_rows: int
+    """Sequences."""
     num_tokens: int
-    """Real tokens."""
     num_masked: int
     """Predictions."""
-
-    @property
-    def num_rows(self) -> int:
-        """Sequences."""
-        return len(self.sample_numbers_B)
+    targets: Tensor | None = None
+    """Of a fine-tuning task, whose rows have no masked positions: as ``TaskModel.forward`` takes them."""
 
     # Made when they are first asked for, on the batch's device: most backends never see a padded row.
     @cached_property
@@ -89,9 +86,7 @@ class Batch:
     def dropout_keys(self, seed: int, step: int) -> DropoutKeys:
         """Fix the random bits of this micro-batch at one step of one stage."""
         numbers_B, device = self.sample_numbers_B, self.tokens_N.device
-        # Rows of padding have no sample number; what is dropped in them makes no difference.
-        padding_rows = len(self.row_starts_B) - len(numbers_B)
-        keys_B = torch.cat([row_keys(seed, step, numbers_B), torch.zeros(padding_rows, dtype=torch.int32)])
+        keys_B = row_keys(seed, step, numbers_B)
         if device.type == "cuda":
             keys_B = keys_B.pin_memory()
         first_sample = int(numbers_B[0]) if len(numbers_B) else 0
@@ -123,6 +118,7 @@ def make_batch(samples: Samples | RaggedSamples, sample_numbers_B: NDArray[np.in
         next_sentence_B=_index(ragged.next_sentence_labels),
         sample_numbers_B=sample_numbers_B,
         longest=int(lengths_B.max()),
+        num_rows=len(ragged),
         num_tokens=len(ragged.tokens),
         num_masked=len(ragged.masked_lm_ids),
     )

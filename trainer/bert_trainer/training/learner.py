@@ -24,7 +24,6 @@ from bert_trainer.training.device import Compute
 from bert_trainer.training.own_work import OwnWork
 from bert_trainer.training.profiling import Profiler
 
-T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=Encoder)
 
 
@@ -115,8 +114,8 @@ class Learner(Generic[ModelT]):
 
 def take_step(
     learner: Learner[ModelT],
-    batches: Sequence[T],
-    loss_of: Callable[[T], Tensor],
+    batches: Sequence[Batch],
+    loss_of: Callable[[Batch], Tensor],
     learning_rate: float,
     profiler: Profiler,
     *,

@@ -24,7 +24,7 @@ from bert_trainer.dataset.build.progress import BuildProgress
 from bert_trainer.dataset.corpus.corpora import AnyCorpus
 from bert_trainer.dataset.corpus.weights import count_draws
 from bert_trainer.dataset.shards.dataset_info import BuildSettings, Counts, read_json_object
-from bert_trainer.dataset.tokens.block_files import BLOCK_FORMAT, TextBlock, write_text_blocks
+from bert_trainer.dataset.tokens.block_files import BLOCK_FORMAT, TextBlock, split_text, write_text_blocks
 from bert_trainer.dataset.tokens.block_tasks import EncodeTask, Survey, SurveyTask, encode_block, survey_block
 from bert_trainer.dataset.tokens.near_duplicates import NearDuplicates
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary, train_vocabulary
@@ -103,9 +103,9 @@ class _TrainingSentences:
         wanted = ~(self.held_out | self.texts.dropped)
         for block in self.texts.blocks:
             self.check()
-            for sentences, is_wanted in zip(block.read(), wanted[self.texts.in_block(block)].tolist(), strict=True):
+            for text, is_wanted in zip(block.texts(), wanted[self.texts.in_block(block)].tolist(), strict=True):
                 if is_wanted:
-                    yield from sentences
+                    yield from split_text(text)
 
 
 @dataclass(frozen=True, slots=True)

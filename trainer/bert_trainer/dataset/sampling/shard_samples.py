@@ -118,12 +118,20 @@ class DrawnPairs:
     """(N,): what decides the masks of each sample."""
 
 
-def draw_shard(groups: Sequence[TokenDocuments], task: ShardTask, bits: RandomBits | None = None) -> DrawnPairs:
-    """Draw the pairs of a shard and shuffle them. groups: one for each pass. bits: None: the shard's own stream."""
+def draw_shard(
+    groups: Sequence[Sequence[TokenDocuments]], task: ShardTask, bits: RandomBits | None = None
+) -> DrawnPairs:
+    """Draw the pairs of a shard and shuffle them.
+
+    Args:
+        groups: One for each pass, in any number of parts.
+        task: The shard's.
+        bits: None: the shard's own stream.
+    """
     bits = bits or random_bits(task.seed, task.sequence_length, task.split, task.shard)
-    documents = TokenDocuments.concatenate(groups)
-    walks = Walks.over([group.num_documents for group in groups])
-    times = [walks_in_pass(group.draws, number, len(groups)) for number, group in enumerate(groups)]
+    documents = TokenDocuments.concatenate([part for parts in groups for part in parts])
+    walks = Walks.over([sum(part.num_documents for part in parts) for parts in groups])
+    times = [walks_in_pass(part.draws, number, len(groups)) for number, parts in enumerate(groups) for part in parts]
     del groups  # their tokens have been copied
     pairs = draw_pairs(
         documents,

@@ -21,6 +21,8 @@ from bert_trainer.system.atomic_files import create_partial, disk_errors, open_n
 
 BLOCK_FORMAT = 1
 """Raised whenever these files change: a build that another release began then encodes its text again."""
+_END = b"\n\n"
+"""Of a document."""
 _FIRST_BLOCK_BYTES = 1 << 18
 _LARGEST_BLOCK_BYTES = 1 << 23
 _BLOCKS_PER_SIZE = 32
@@ -29,7 +31,7 @@ _BLOCKS_PER_SIZE = 32
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """A file of consecutive documents: sentences end with a line break, documents with an empty line."""
+    """A file of consecutive documents: sentences end with a line break, documents with an empty line, ``_END``."""
 
     path: Path
     first_document: int
@@ -48,14 +50,19 @@ class TextBlock:
         """Return the sentences of one of its documents."""
         with self.path.open("rb") as file:
             file.seek(int(self.sizes[:number].sum()))
-            return file.read(int(self.sizes[number])).decode().removesuffix("\n\n").split("\n")
+            return split_text(memoryview(file.read(int(self.sizes[number]) - len(_END))))
 
-    def read(self) -> Iterator[list[str]]:
-        """Yield the sentences of every document. Memory: the block twice."""
-        documents = self.path.read_bytes().decode().removesuffix("\n\n").split("\n\n")
-        assert len(documents) == self.num_documents, "a sentence is empty or holds a line break"
-        for document in documents:
-            yield document.split("\n")
+    def texts(self) -> Iterator[memoryview]:
+        """Yield the text of every document, as ``split_text`` takes it. Memory: the block once."""
+        content, start = memoryview(self.path.read_bytes()), 0
+        for size in self.sizes.tolist():
+            yield content[start : start + size - len(_END)]
+            start += size
+
+
+def split_text(text: memoryview) -> list[str]:
+    """Return the sentences of a document's text."""
+    return str(text, "utf-8").split("\n")
 
 
 def write_text_blocks(documents: Iterable[Document], folder: Path) -> Iterator[TextBlock]:
@@ -67,7 +74,7 @@ def write_text_blocks(documents: Iterable[Document], folder: Path) -> Iterator[T
     weights: list[float] = []
     num_bytes = first = number = 0
     for document in documents:
-        content = "\n".join((*document.sentences, "", "")).encode()
+        content = "\n".join(document.sentences).encode() + _END
         waiting.append(content)
         weights.append(document.weight)
         num_bytes += len(content)
@@ -133,8 +140,8 @@ def write_tokens(path: Path, documents: TokenDocuments, groups: NDArray[np.int32
 
 def read_tokens(
     paths: Sequence[Path], groups: Sequence[int], num_groups: int, kind: np.dtype[np.generic]
-) -> list[TokenDocuments]:
-    """Return the documents of each of some groups, in the order of the blocks. Memory: those documents.
+) -> list[list[TokenDocuments]]:
+    """Return the documents of each of some groups, by block and in their order. Memory: those documents.
 
     groups: neighbours are read with one access. kind: of the ids.
     """
@@ -150,9 +157,7 @@ def read_tokens(
                     range(first, end), _read_run(descriptor, index, total, num_groups, kind), strict=True
                 ):
                     found[group].append(part)
-    # Popped one by one, so that no more than one group is in memory twice.
-    joined = {group: TokenDocuments.concatenate(found.pop(group)) for group in list(found)}
-    return [joined[group] for group in groups]
+    return [found[group] for group in groups]
 
 
 def _read_run(

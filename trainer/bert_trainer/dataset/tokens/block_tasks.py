@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.corpus.document import digest_sentences
+from bert_trainer.dataset.corpus.document import digest_text
 from bert_trainer.dataset.corpus.weights import chance_of
-from bert_trainer.dataset.tokens.block_files import TextBlock, write_tokens
+from bert_trainer.dataset.tokens.block_files import TextBlock, split_text, write_tokens
 from bert_trainer.dataset.tokens.near_duplicates import Hashes, Signatures
 from bert_trainer.dataset.tokens.token_documents import TokenDocuments, id_kind
 from bert_trainer.dataset.tokens.word_cache import BATCH_CHARACTERS, HitRate, WordCache
@@ -83,8 +83,9 @@ def survey_block(task: SurveyTask) -> Survey:
     batch: list[Sequence[str]] = []
     batched = 0
     signatures = _signatures(task.similarity)
-    for sentences in task.block.read():
-        digests.append(digest_sentences(sentences))
+    for text in task.block.texts():
+        digests.append(digest_text(text))
+        sentences = split_text(text)
         batch.append(sentences)
         batched += sum(map(len, sentences))
         if batched >= BATCH_CHARACTERS:
@@ -108,7 +109,7 @@ def encode_block(task: EncodeTask) -> Encoded:
     before = HitRate(cache.hit_rate.words, cache.hit_rate.unseen)
     kept = np.flatnonzero(task.groups >= 0)
     wanted = set(kept.tolist())
-    documents = [sentences for number, sentences in enumerate(task.block.read()) if number in wanted]
+    documents = [split_text(text) for number, text in enumerate(task.block.texts()) if number in wanted]
     ids, sentence_lengths = cache.look_up_texts([sentence for document in documents for sentence in document])
     # From here on no loop over sentences: arrays of all tokens (n,), per sentence (S,) and per document (D,).
     owners = np.repeat(np.arange(len(documents)), [len(document) for document in documents])

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.stages import PrepareStage, Stage
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
-from bert_trainer.model.batch import IGNORED_LABEL, Batch, make_batch
+from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.parallel.row_balancing import balance_rows
 from bert_trainer.tasks.catalog import Task
 from bert_trainer.tasks.examples import Split, TaskExamples, TextExample
@@ -66,19 +65,6 @@ class StageRows:
     tests: tuple[RaggedSamples, ...]
     num_examples: tuple[int, ...]
     """To train on, then of every validation split."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskBatch:
-    """A micro-batch and what its rows are to give."""
-
-    batch: Batch
-    targets: Tensor
-    """As ``TaskModel.forward`` takes them."""
-
-    def to(self, device: torch.device) -> TaskBatch:
-        """Return the same on a device."""
-        return TaskBatch(self.batch.to(device), self.targets.to(device, non_blocking=True))
 
 
 def check_data(stages: Sequence[Stage], writer: RunWriter, *, resumed_at: int | None) -> None:
@@ -186,15 +172,10 @@ def _report_data(
 
 def make_task_batch(
     samples: RaggedSamples, numbers: NDArray[np.int64], targets: NDArray[np.generic], staged: Staged
-) -> TaskBatch:
-    """Lay rows end to end with their targets; padding that ``staged`` adds gets targets that count for nothing."""
-    batch = staged(make_batch(samples, numbers))
+) -> Batch:
+    """Lay rows end to end with their targets, as the backend wants them."""
     values = torch.from_numpy(np.ascontiguousarray(targets))
-    num_padding = len(batch.row_starts_B) - batch.num_rows
-    if num_padding:
-        ignored = torch.nan if values.is_floating_point() else IGNORED_LABEL
-        values = torch.cat([values, values.new_full((num_padding, *values.shape[1:]), ignored)])
-    return TaskBatch(batch, values)
+    return staged(replace(make_batch(samples, numbers), targets=values))
 
 
 @dataclass(slots=True)
@@ -216,7 +197,7 @@ class StepReader:
         """Return the numbers of all rows of a step, in their order; over all ranks that train one model."""
         return self.order.sample_numbers(*self.plan.rows_of(step))
 
-    def read(self, step: int) -> list[TaskBatch]:
+    def read(self, step: int) -> list[Batch]:
         """Return this rank's micro-batches; none where a step has fewer rows than there are ranks."""
         numbers = self.numbers_of(step)
         loads = np.zeros(self.num_ranks, np.int64)

@@ -22,6 +22,7 @@ from bert_trainer.config.optimization import Schedule
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.config.stages import PretrainStage, Stage
 from bert_trainer.errors import TrainerError, TrainingUnhealthy
+from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.optim.schedule import learning_rate
@@ -31,7 +32,7 @@ from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.device import Compute
 from bert_trainer.training.findings import act_on
 from bert_trainer.training.finetuning.beginning import check_beginning
-from bert_trainer.training.finetuning.data import StageRows, StepReader, TaskBatch, open_data
+from bert_trainer.training.finetuning.data import StageRows, StepReader, open_data
 from bert_trainer.training.finetuning.evaluations import Evaluations
 from bert_trainer.training.finetuning.progress import RunInterval, RunProgress
 from bert_trainer.training.finetuning.results import Run
@@ -267,16 +268,15 @@ def _step(
         interval.add_step(0, ReductionTimes(0, 0.0, 0.0))
     else:
         with state.profiler.part("data"), learner.own_work.on_host():
-            batches: Sequence[TaskBatch] = [it.to(compute.device) for it in reader.read(progress.step)]
+            batches: Sequence[Batch] = [it.to(compute.device) for it in reader.read(progress.step)]
         rate = learning_rate(state.schedule, learner.optimizer.num_applied, plan.steps_per_run)
         start, stop = plan.rows_of(progress.step)
         # The stage's index in the high bits keeps the dropout of two stages apart.
         seed, dropout_step = progress.run.seed, (state.index << 32) + progress.step
 
-        def loss_of(task_batch: TaskBatch) -> Tensor:
-            batch = task_batch.batch
+        def loss_of(batch: Batch) -> Tensor:
             with compute.autocast():
-                loss: Tensor = learner.model(batch, task_batch.targets, batch.dropout_keys(seed, dropout_step))
+                loss: Tensor = learner.model(batch, batch.targets, batch.dropout_keys(seed, dropout_step))
             interval.add(batch, loss)
             return loss / (stop - start)  # a mean over the rows of all ranks, whose gradients are added
 

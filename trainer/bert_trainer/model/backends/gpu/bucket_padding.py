@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,7 +64,6 @@ def pad_to_bucket(batch: Batch, shape: MicroBatchShape) -> Batch:
     starts = lengths.cumsum(0) - lengths
     position_P = torch.arange(num_tokens) - starts[row_P]
     starts += batch.num_tokens
-    length, rows = shape.sequence_length, shape.padded_rows
     rows_N = torch.cat([batch.token_row_N, row_P + batch.num_rows])
     positions_N = torch.cat([batch.positions_N, position_P])
     ends = torch.cat([batch.row_bounds, (starts + lengths).int()])
@@ -77,14 +77,23 @@ def pad_to_bucket(batch: Batch, shape: MicroBatchShape) -> Batch:
         # The place of the first padding token: ignored predictions belong to no real row.
         masked_index_M=_extend(batch.masked_index_M, num_masked, batch.num_tokens),
         masked_labels_M=_extend(batch.masked_labels_M, num_masked, IGNORED_LABEL),
-        next_sentence_B=_extend(batch.next_sentence_B, rows - batch.num_rows, IGNORED_LABEL),
-        sample_numbers_B=batch.sample_numbers_B,
+        next_sentence_B=_extend(batch.next_sentence_B, num_rows, IGNORED_LABEL),
+        # What is dropped in rows of padding makes no difference.
+        sample_numbers_B=np.append(batch.sample_numbers_B, np.zeros(num_rows, np.int64)),
         # The stage's, not this micro-batch's: layers would be compiled anew for every other value.
-        longest=length,
+        longest=shape.sequence_length,
+        num_rows=batch.num_rows,
         num_tokens=batch.num_tokens,
         num_masked=batch.num_masked,
+        targets=None if batch.targets is None else _extend_targets(batch.targets, num_rows),
     )
 
 
 def _extend(values: Tensor, count: int, value: int) -> Tensor:
     return torch.cat([values, torch.full((count,), value, dtype=values.dtype)])
+
+
+def _extend_targets(targets: Tensor, count: int) -> Tensor:
+    """Append targets that count for nothing in any task's loss."""
+    ignored = torch.nan if targets.is_floating_point() else IGNORED_LABEL
+    return torch.cat([targets, targets.new_full((count, *targets.shape[1:]), ignored)])
