@@ -14,6 +14,7 @@ from torch import Tensor
 from bert_trainer.config.optimization import OptimizerConfig
 from bert_trainer.config.run_config import ReductionConfig
 from bert_trainer.errors import InputError
+from bert_trainer.model.batch import Batch
 from bert_trainer.model.encoder import Encoder
 from bert_trainer.optim.optimizer import LossScaler, Optimizer, StepResult
 from bert_trainer.parallel.flat_parameters import FlatParameters
