@@ -1,4 +1,4 @@
-"""JSON of the API server and for it: read and written by orjson, and where that refuses by Python's own module. Pure.
+"""JSON to and from the API server: read and written by orjson, and where that refuses by Python's own module. Pure.
 
 orjson reads in half of the time and writes in a tenth; a job is half a dozen objects of up to 10 KB, both ways. It is
 stricter: what logs and annotations may hold, such as half a character, only Python's module passes on, as an escape.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,12 +170,21 @@ def test_data_is_read_only_and_files_belong_to_the_user(example: str, overlay: s
         assert tuple(security.get("supplementalGroups", ())) == wanted.groups
 
 
+def texts(document: Any) -> Iterator[str]:
+    if isinstance(document, str):
+        yield document
+    elif isinstance(document, dict | list):
+        for item in document.values() if isinstance(document, dict) else document:
+            yield from texts(item)
+
+
 @PAIRS
 def test_every_path_of_a_job_is_on_one_of_its_mounts(example: str, overlay: str) -> None:
     wanted = RECIPES[example, overlay]
     rendered, _ = training(example, overlay)
-    paths = set(re.findall(r'": "(/[^"]*)"', rendered.config_map["data"]["run-config.json"]))
-    assert paths
+    run_config = json.loads(rendered.config_map["data"]["run-config.json"])
+    paths = {text for text in texts(run_config) if text.startswith("/")}
+    assert {run_config["output_folder"], run_config["dataset"]["folder"]} <= paths
     assert all(any(path.startswith(f"{mount}/") for mount in wanted.mounts) for path in paths), paths
 
 

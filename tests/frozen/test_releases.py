@@ -170,6 +170,7 @@ def test_what_it_has_frozen_with_a_recipe_that_set_names_alone_is_taken_over() -
     before["data"]["spec.json"] = json.dumps(spec)
     assert agrees(before, now, lambda _: False)
     run_config = json.loads(before["data"]["run-config.json"])
+    assert run_config["stages"][0]["dupe_factor"] == 5
     run_config["stages"][0]["dupe_factor"] = 6
     before["data"]["run-config.json"] = json.dumps(run_config)
     assert not agrees(before, now, lambda _: False)

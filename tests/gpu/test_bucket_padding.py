@@ -42,6 +42,21 @@ def test_what_it_is_made_of_makes_no_difference() -> None:
     assert all(torch.equal(one.gradients[name], two.gradients[name]) for name in one.gradients)
 
 
+def test_rows_are_dropped_in_as_without_it() -> None:
+    batch = make_batch()
+    plain, padded = (it.dropout_keys(3, 7) for it in (batch, pad_to_bucket(batch, SHAPE)))
+    assert torch.equal(padded.rows_B[: batch.num_rows], plain.rows_B)
+    assert len(padded.rows_B) == SHAPE.padded_rows
+    assert padded.generator_seed == plain.generator_seed
+
+
+def test_targets_go_wherever_the_rows_go() -> None:
+    batch = dataclasses.replace(make_batch(), targets=torch.arange(len(LENGTHS)))
+    moved = pad_to_bucket(batch, SHAPE).to(torch.device("meta"))
+    assert moved.targets is not None
+    assert (moved.targets.device.type, len(moved.targets)) == ("meta", SHAPE.padded_rows)
+
+
 def test_padding_tokens_get_no_gradient_at_all() -> None:
     padded = pad_to_bucket(make_batch(), SHAPE)
     model = make_model()

@@ -26,7 +26,7 @@ def is_queued(child: ChildSummary) -> bool:
 
 
 def any_child(draw: random.Random, version: int) -> dict[str, Any]:
-    """Return a child of few names and uids, so that namesakes, moves between jobs and returns are all frequent."""
+    """Return a child of few names and uids, so that namesakes and moves between jobs are frequent."""
     number = draw.randrange(24)
     # A uid has one kind and name for ever; what the labels say of its job may be changed.
     document = child_document(

@@ -286,6 +286,7 @@ def test_what_is_deleted_leaves_nothing_but_a_bounded_memory_of_uids() -> None:
         for document in (documents[1], documents[0], job(name, uid=f"u{number}")):
             index.drop(document)
     assert index.count() == {"jobs": 0, "children": 0, "pods": 0, "warnings": 0}
+    assert index._child_lists.is_empty
     for number in range(20_100):
         index.drop_uid("Pod", NAMESPACE, f"pod-{number}", f"uid-{number}")
     # The oldest are forgotten: so late an echo may come back, and the next list takes it away.

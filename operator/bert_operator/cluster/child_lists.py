@@ -23,11 +23,17 @@ class ChildLists:
         self._by_namespace: dict[str, dict[str, Entry]] = {}
         self._queued: dict[str, Entry] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept, not even a namespace."""
+        return not self._by_namespace and not self._queued
+
     def put(self, ref: JobRef, child: ChildSummary) -> None:
-        """Add or update a child; it has left the job that it was kept below before."""
-        self._by_namespace.setdefault(ref.namespace, {})[child.uid] = ref, child
+        """Add or update a child, below this job from now on. It never leaves its namespace."""
+        entry = ref, child
+        self._by_namespace.setdefault(ref.namespace, {})[child.uid] = entry
         if _is_queued(child):
-            self._queued[child.uid] = ref, child
+            self._queued[child.uid] = entry
         else:
             self._queued.pop(child.uid, None)
 
@@ -40,7 +46,7 @@ class ChildLists:
             self._by_namespace.pop(namespace, None)
 
     def of(self, namespace: str) -> Iterable[Entry]:
-        """Return the children of a namespace."""
+        """Return the children of a namespace, as they change: not to be held over an await."""
         return self._by_namespace.get(namespace, {}).values()
 
     def queued(self) -> list[Entry]:

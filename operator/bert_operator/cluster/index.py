@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_operator.cluster.child_lists import ChildLists
+from bert_operator.cluster.child_lists import ChildLists, Entry
 from bert_operator.cluster.fair_table import FairTable
 from bert_operator.cluster.job_series import JobSeries
 from bert_operator.cluster.node_summaries import NodeSummary, read_node
@@ -269,8 +269,8 @@ class Index:
         """Return the children with a job's name in their labels, whoever owns them."""
         return list(self._children.get(ref, {}).values())
 
-    def children_in(self, namespace: str) -> Iterable[tuple[JobRef, ChildSummary]]:
-        """Return the children of a namespace, each with the job that its labels name."""
+    def children_in(self, namespace: str) -> Iterable[Entry]:
+        """Return the children of a namespace, each with its job; not to be held over an await."""
         return self._child_lists.of(namespace)
 
     def own_children(self, ref: JobRef, uid: str) -> Sequence[ChildSummary]:
@@ -309,7 +309,7 @@ class Index:
         """Return the job of a child or a pod, by its uid."""
         return self._places.get(child_uid)
 
-    def queued_children(self) -> list[tuple[JobRef, ChildSummary]]:
+    def queued_children(self) -> list[Entry]:
         """Return the children that a queue holds or has let go, ended ones left out."""
         return self._child_lists.queued()
 
@@ -402,6 +402,7 @@ class Index:
                 self._by_prefix.pop(_prefix(ref), None)
 
     def _forget_place(self, ref: JobRef, uid: str) -> None:
+        """Forget where a child is kept, or a pod, which is in no list."""
         self._places.pop(uid, None)
         self._child_lists.drop(ref.namespace, uid)
 

@@ -41,12 +41,24 @@ def build_registry(
         ref = index.drop(body) if event["type"] == "DELETED" else index.put_job(body)
         if ref is not None:
             enqueue(ref)
+        _let_go(body)
 
     @kopf.on.login(registry=registry)
     def log_in(**options: Any) -> kopf.ConnectionInfo | None:
         return kopf.login_with_service_account(**options) or kopf.login_with_kubeconfig(**options)
 
     return registry
+
+
+def _let_go(body: dict[str, Any]) -> None:
+    """Take out of an object what is large and has been read.
+
+    kopf's views of an object refer to each other, so that it stays in memory until Python looks for cycles. With all
+    that is in it, that was a third of the operator's garbage and 4 % of its processor time.
+    """
+    body["metadata"].pop("managedFields", None)
+    for key in ("spec", "status"):
+        body.pop(key, None)
 
 
 class EndlessBackOffs:

@@ -89,9 +89,8 @@ class Batch:
         keys_B = row_keys(seed, step, numbers_B)
         if device.type == "cuda":
             keys_B = keys_B.pin_memory()
-        first_sample = int(numbers_B[0]) if len(numbers_B) else 0
         keys_B = keys_B.to(device, non_blocking=True)
-        return DropoutKeys(keys_B, self.token_row_N, self.positions_N, generator_seed(seed, step, first_sample))
+        return DropoutKeys(keys_B, self.token_row_N, self.positions_N, generator_seed(seed, step, int(numbers_B[0])))
 
 
 def make_batch(samples: Samples | RaggedSamples, sample_numbers_B: NDArray[np.int64]) -> Batch:

@@ -37,16 +37,16 @@ COMPLETED_BY_PROFILES = ""
 
 def exactly_one(*fields: str, next_step: str) -> SectionRule:
     """Refuse a section of which none or more than one of these fields is set."""
-    names = {field: to_camel(field) for field in fields}
+    names = [to_camel(field) for field in fields]
 
     def given(section: Any) -> list[str]:
-        return [name for field, name in names.items() if getattr(section, field) is not None]
+        return [name for field, name in zip(fields, names, strict=True) if getattr(section, field) is not None]
 
     # exists_one() fails on more than one as well as on none; xor of has() would not, with three fields.
     return SectionRule(
         holds=lambda section: len(given(section)) == 1,
-        cel=f"[{', '.join(f'has(self.{name})' for name in names.values())}].exists_one(given, given)",
-        allowed=f"exactly one of {', '.join(names.values())}",
+        cel=f"[{', '.join(f'has(self.{name})' for name in names)}].exists_one(given, given)",
+        allowed=f"exactly one of {', '.join(names)}",
         next_step=next_step,
         got=lambda section: " and ".join(given(section)) or ABSENT,
     )

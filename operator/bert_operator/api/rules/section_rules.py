@@ -383,7 +383,7 @@ def _visit(section: Section, path: Path, soundness: Soundness) -> Iterator[Probl
 def ruled_fields(kind: type[Section]) -> tuple[tuple[str, str], ...]:
     """Return the fields below which a section with a rule may stand, alone or in a list, each with what YAML calls it.
 
-    Half of a job's sections lead to none.
+    Most of a job's settings stand in sections that lead to none.
     """
     inner = ((name, sections_in(field.annotation)) for name, field in kind.model_fields.items())
     keys = keys_of(kind)

@@ -37,7 +37,7 @@ class TextBlock:
     first_document: int
     """Number of its first document in the corpus."""
     sizes: NDArray[np.int64]
-    """(documents,): bytes of each document's text."""
+    """(documents,): bytes of each document's text, with its ``_END``."""
     weights: NDArray[np.float64]
     """(documents,): how often each is drawn, relative to ``dupe_factor``."""
 
@@ -50,17 +50,19 @@ class TextBlock:
         """Return the sentences of one of its documents."""
         with self.path.open("rb") as file:
             file.seek(int(self.sizes[:number].sum()))
-            return split_text(memoryview(file.read(int(self.sizes[number]) - len(_END))))
+            return split_text(file.read(int(self.sizes[number]) - len(_END)))
 
     def texts(self) -> Iterator[memoryview]:
         """Yield the text of every document, as ``split_text`` takes it. Memory: the block once."""
         content, start = memoryview(self.path.read_bytes()), 0
+        # Where the volume is not the writer's, half a file may be seen: cut documents would be trained on.
+        assert len(content) == self.sizes.sum(), f"{self.path}: got {len(content)} bytes of {self.sizes.sum()}"
         for size in self.sizes.tolist():
             yield content[start : start + size - len(_END)]
             start += size
 
 
-def split_text(text: memoryview) -> list[str]:
+def split_text(text: bytes | memoryview) -> list[str]:
     """Return the sentences of a document's text."""
     return str(text, "utf-8").split("\n")
 

@@ -108,8 +108,8 @@ def encode_block(task: EncodeTask) -> Encoded:
     cache, size, unk_id = _token_cache(task.vocabulary_path, task.lower_case)
     before = HitRate(cache.hit_rate.words, cache.hit_rate.unseen)
     kept = np.flatnonzero(task.groups >= 0)
-    wanted = set(kept.tolist())
-    documents = [split_text(text) for number, text in enumerate(task.block.texts()) if number in wanted]
+    texts = zip(task.block.texts(), (task.groups >= 0).tolist(), strict=True)
+    documents = [split_text(text) for text, is_kept in texts if is_kept]
     ids, sentence_lengths = cache.look_up_texts([sentence for document in documents for sentence in document])
     # From here on no loop over sentences: arrays of all tokens (n,), per sentence (S,) and per document (D,).
     owners = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
