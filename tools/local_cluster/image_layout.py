@@ -86,6 +86,7 @@ class ImageLayout:
     def _held(self) -> Iterator[None]:
         """Keep tools/images.sh from deleting what is being read."""
         with open(self.folder.parent / "lock") as lock:
+            # The lock of the script's flock(1), shared by readers; a library of locks has exclusive ones of its own.
             fcntl.flock(lock, fcntl.LOCK_SH)
             yield
 
