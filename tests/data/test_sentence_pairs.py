@@ -75,7 +75,7 @@ def test_a_walk_depends_on_nothing_but_the_bits() -> None:
 
 def test_pairs_come_walk_by_walk_and_in_the_order_of_the_text() -> None:
     documents = flat(numbered([[7] * 20] * 5))
-    pairs = draw_pairs(documents, Walks.over([5]), bits_of(1), capacity=29, short_sequence_probability=0.1)
+    pairs = draw_pairs(documents.bounds, Walks.over([5]), bits_of(1), capacity=29, short_sequence_probability=0.1)
     assert (np.diff(pairs.walks) >= 0).all()
     for number in range(5):
         assert (np.diff(pairs.first_a[pairs.walks == number]) > 0).all()
@@ -89,7 +89,7 @@ def test_walks_know_their_pools() -> None:
 
 
 def test_no_documents_give_no_pairs() -> None:
-    pairs = draw_pairs(flat([]), Walks.over([]), bits_of(1), capacity=29, short_sequence_probability=0.1)
+    pairs = draw_pairs(flat([]).bounds, Walks.over([]), bits_of(1), capacity=29, short_sequence_probability=0.1)
     assert len(pairs) == 0
 
 

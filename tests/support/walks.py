@@ -67,7 +67,7 @@ def pairs_of_walks(
     every = np.ones(len(indexes), dtype=np.int64)
     pool = len(documents.document_bounds) - 1
     walks = Walks(np.array(indexes, dtype=np.int64), 0 * every, pool * every)
-    return draw_pairs(documents, walks, bits, capacity=capacity, short_sequence_probability=short)
+    return draw_pairs(documents.bounds, walks, bits, capacity=capacity, short_sequence_probability=short)
 
 
 def walk_many(

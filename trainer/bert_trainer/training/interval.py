@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.losses import LossSums
 from bert_trainer.optim.optimizer import StepResult
@@ -70,18 +69,18 @@ class Interval:
         self._reductions: list[ReductionTimes] = []
         self._started_at_s = time.monotonic()
 
-    def add(self, batch: Batch, sums: LossSums) -> None:
-        """Add one micro-batch."""
+    def add(self, sums: LossSums, *, rows: int, tokens: int, masked: int) -> None:
+        """Add one micro-batch. rows, tokens, masked: how many real ones it has."""
         # Detached, or the sums would keep every micro-batch's graph and activations alive until the report.
         detached = (
             sums.masked_lm.detach(), sums.next_sentence.detach(), sums.masked_lm_correct, sums.next_sentence_correct
         )  # fmt: skip
         self._sums.append(LossSums(*detached))
-        self._masked += batch.num_masked
-        self._rows += batch.num_rows
-        self._tokens += batch.num_tokens
+        self._masked += masked
+        self._rows += rows
+        self._tokens += tokens
         # As if its rows were equally long, which is the least that it can be: their lengths lie on the device.
-        self._pairs += batch.num_tokens**2 / max(batch.num_rows, 1)
+        self._pairs += tokens**2 / max(rows, 1)
 
     def _count_flop(self) -> float:
         model = self._learner.model

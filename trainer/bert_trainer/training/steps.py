@@ -196,7 +196,7 @@ def train_step(
         dropout = batch.dropout_keys(seed, (progress.index << 32) + progress.step)
         with compute.autocast():
             sums = learner.model(batch, dropout)
-        interval.add(batch, sums)
+        interval.add(sums, rows=batch.num_rows, tokens=batch.num_tokens, masked=batch.num_masked)
         # Ranks add their gradients: so the loss is divided by counts of the whole step, and a step without any masked
         # token divides by 1.
         if stage.loss_normalization == "global":

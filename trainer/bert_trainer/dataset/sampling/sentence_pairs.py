@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.tokens.token_documents import TokenDocuments
+from bert_trainer.dataset.tokens.token_documents import Bounds
 from bert_trainer.system.random_bits import RandomBits
 
 Numbers = NDArray[np.int64]
@@ -76,12 +76,12 @@ class Walks:
 
 
 def draw_pairs(
-    documents: TokenDocuments, walks: Walks, bits: RandomBits, *, capacity: int, short_sequence_probability: float
+    bounds: Bounds, walks: Walks, bits: RandomBits, *, capacity: int, short_sequence_probability: float
 ) -> SentencePairs:
     """Complete all walks and return their pairs, ordered by walk and by their position in the text.
 
     Args:
-        documents: the documents of all walks.
+        bounds: of the documents of all walks.
         walks: what to traverse.
         bits: the shard's random stream.
         capacity: most tokens of A and B together, the sequence length less 3; at least 2.
@@ -91,12 +91,11 @@ def draw_pairs(
     is_short = bits.hits(short_sequence_probability, len(walks.documents))
     shorter = 2 + bits.below(np.full(len(is_short), capacity - 1))
     targets = np.where(is_short, shorter, capacity)
-    sentences = documents.document_bounds[walks.documents]
-    ends = documents.document_bounds[walks.documents + 1]
+    sentences, ends = bounds.documents[walks.documents], bounds.documents[walks.documents + 1]
     active = np.arange(len(walks.documents))
     steps: list[SentencePairs] = []
     while len(active):
-        pairs, sentences = _step(documents, walks, bits, active, sentences, ends, targets)
+        pairs, sentences = _step(bounds, walks, bits, active, sentences, ends, targets)
         steps.append(_truncate(pairs, capacity, bits))
         left = sentences < ends
         active, sentences, ends, targets = active[left], sentences[left], ends[left], targets[left]
@@ -108,7 +107,7 @@ def draw_pairs(
 
 
 def _step(
-    documents: TokenDocuments,
+    bounds: Bounds,
     walks: Walks,
     bits: RandomBits,
     active: Numbers,
@@ -121,21 +120,21 @@ def _step(
     active: (W,), numbers of the walks. sentences, ends, targets: (W,), of those walks: the next sentence, the one
     behind the last, the target length.
     """
-    bounds = documents.sentence_bounds
-    starts = bounds[sentences]
+    starts = bounds.sentences[sentences]
     # The chunk: sentences until they have at least ``targets`` tokens, or the document ends.
-    chunk_ends = np.minimum(np.searchsorted(bounds, starts + targets), ends)
+    chunk_ends = np.minimum(np.searchsorted(bounds.sentences, starts + targets), ends)
     chunks = chunk_ends - sentences
     # A is at least one sentence, and all but the last at most. Bits are drawn for chunks of one sentence, too, so that
     # the stream advances by one word per active walk.
     splits = sentences + 1 + np.where(chunks > 1, bits.below(np.maximum(chunks - 1, 1)), 0)
-    tokens_a = bounds[splits] - starts
+    tokens_a = bounds.sentences[splits] - starts
     # A chunk of one sentence has no B of its own.
     is_random = (chunks == 1) | bits.hits(RANDOM_NEXT_SHARE, len(active))
-    first_b, tokens_b = bounds[splits], bounds[chunk_ends] - bounds[splits]
+    first_b = bounds.sentences[splits]
+    tokens_b = bounds.sentences[chunk_ends] - first_b
     rows = np.flatnonzero(is_random)
     others = _draw_other_documents(walks, active[rows], bits)
-    first_b[rows], tokens_b[rows] = _draw_spans(documents, others, targets[rows] - tokens_a[rows], bits)
+    first_b[rows], tokens_b[rows] = _draw_spans(bounds, others, targets[rows] - tokens_a[rows], bits)
     # NVIDIA's correction: a B from the walk's own document is not labelled as random. The unused part of the chunk is
     # put back all the same.
     is_random_next = np.zeros(len(active), dtype=np.bool_)
@@ -159,19 +158,16 @@ def _draw_other_documents(walks: Walks, numbers: Numbers, bits: RandomBits) -> N
     return others
 
 
-def _draw_spans(
-    documents: TokenDocuments, others: Numbers, wanted: Numbers, bits: RandomBits
-) -> tuple[Numbers, Numbers]:
+def _draw_spans(bounds: Bounds, others: Numbers, wanted: Numbers, bits: RandomBits) -> tuple[Numbers, Numbers]:
     """Return offset and length of the sentences from a random one on, until there are enough or the document ends.
 
     wanted: tokens; at least one sentence is taken, even if A has reached the target.
     """
-    bounds = documents.sentence_bounds
-    firsts, ends = documents.document_bounds[others], documents.document_bounds[others + 1]
+    firsts, ends = bounds.documents[others], bounds.documents[others + 1]
     sentences = firsts + bits.below(ends - firsts)
-    starts = bounds[sentences]
-    stops = np.minimum(np.searchsorted(bounds, starts + np.maximum(wanted, 1)), ends)
-    return starts, bounds[stops] - starts
+    starts = bounds.sentences[sentences]
+    stops = np.minimum(np.searchsorted(bounds.sentences, starts + np.maximum(wanted, 1)), ends)
+    return starts, bounds.sentences[stops] - starts
 
 
 def _truncate(pairs: SentencePairs, capacity: int, bits: RandomBits) -> SentencePairs:

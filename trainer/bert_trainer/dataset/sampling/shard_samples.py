@@ -134,7 +134,7 @@ def draw_shard(
     times = [walks_in_pass(part.draws, number, len(groups)) for number, parts in enumerate(groups) for part in parts]
     del groups  # their tokens have been copied
     pairs = draw_pairs(
-        documents,
+        documents.bounds,
         walks.repeat(np.concatenate(times)),
         bits,
         capacity=task.sequence_length - NUM_SPECIAL_TOKENS,

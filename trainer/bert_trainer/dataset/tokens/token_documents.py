@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,15 @@ from bert_trainer.dataset.tokens.word_cache import ragged_indexes
 
 Ids = NDArray[Any]
 """uint16 or int32, as ``id_kind``."""
+
+
+class Bounds(NamedTuple):
+    """Where D documents and their S sentences begin and end: all that says where to cut, without a token."""
+
+    sentences: NDArray[np.int64]
+    """(S + 1,): the first token of each sentence, and the number of tokens."""
+    documents: NDArray[np.int64]
+    """(D + 1,): the first sentence of each document, and S."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,11 @@ class TokenDocuments:
     def document_bounds(self) -> NDArray[np.int64]:
         """(D + 1,): the first sentence of each document, and S."""
         return _bounds(self.document_lengths)
+
+    @property
+    def bounds(self) -> Bounds:
+        """Both."""
+        return Bounds(self.sentence_bounds, self.document_bounds)
 
     @property
     def num_documents(self) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 from bert_trainer.model.activation_checkpointing import recomputed
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import DropoutKeys
-from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer
+from bert_trainer.model.layers import BertParameters, Embeddings, EncoderParameters, Layer
 from bert_trainer.model.losses import LossSums
 from bert_trainer.model.precision import at_least_fp32
 
@@ -121,6 +121,14 @@ class LayeredBackend(Backend):
     @abstractmethod
     def masked_lm(self, model: BertParameters, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of the masked-LM losses in nats and the number of right answers."""
+
+
+def sum_embeddings(embeddings: Embeddings, batch: Batch) -> Tensor:
+    """Return the sum of token, position and segment embeddings, normalised, (N, D)."""
+    x_ND: Tensor = embeddings.tokens(batch.tokens_N) + embeddings.positions(batch.positions_N)
+    if embeddings.segments is not None:
+        x_ND = x_ND + embeddings.segments(batch.segments_N)
+    return embeddings.norm(x_ND)  # type: ignore[no-any-return]
 
 
 def classify_pairs(model: BertParameters, first_BD: Tensor) -> Tensor:

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor
 
-from bert_trainer.model.backends.backend import LayeredBackend
+from bert_trainer.model.backends.backend import LayeredBackend, sum_embeddings
 from bert_trainer.model.backends.processor import describe_processor
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys
-from bert_trainer.model.layers import BertParameters, Embeddings, EncoderParameters, Layer, gelu_approximation
+from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, gelu_approximation
 from bert_trainer.model.precision import at_least_fp32
 
 
@@ -62,14 +62,6 @@ class EagerBackend(LayeredBackend):
         logits_MV = at_least_fp32(masked_lm_logits(model, x_MD))
         losses = F.cross_entropy(logits_MV, labels_M, reduction="sum")
         return losses, (logits_MV.argmax(-1) == labels_M).sum()
-
-
-def sum_embeddings(embeddings: Embeddings, batch: Batch) -> Tensor:
-    """Return the sum of token, position and segment embeddings, normalised, (N, D)."""
-    x_ND: Tensor = embeddings.tokens(batch.tokens_N) + embeddings.positions(batch.positions_N)
-    if embeddings.segments is not None:
-        x_ND = x_ND + embeddings.segments(batch.segments_N)
-    return embeddings.norm(x_ND)  # type: ignore[no-any-return]
 
 
 def masked_lm_logits(model: BertParameters, x_MD: Tensor) -> Tensor:

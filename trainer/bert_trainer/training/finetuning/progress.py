@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from bert_trainer.checkpoints.checkpoint import Position
-from bert_trainer.model.batch import Batch
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.parallel.reduction import ReductionTimes
 from bert_trainer.training.finetuning.data import StepReader
@@ -81,12 +80,12 @@ class RunInterval:
         self._reductions: list[ReductionTimes] = []
         self._started_at_s = time.monotonic()
 
-    def add(self, batch: Batch, loss: Tensor) -> None:
-        """Add one micro-batch."""
+    def add(self, loss: Tensor, *, rows: int, tokens: int) -> None:
+        """Add one micro-batch. rows, tokens: how many real ones it has."""
         # Detached, or it would keep the micro-batch's graph and activations alive until the report.
         self._losses.append(loss.detach())
-        self._rows += batch.num_rows
-        self._tokens += batch.num_tokens
+        self._rows += rows
+        self._tokens += tokens
 
     def add_step(self, most_tokens: int, times: ReductionTimes) -> None:
         """Add what a step cost. most_tokens: of its busiest rank."""

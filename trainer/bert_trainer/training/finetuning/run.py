@@ -277,7 +277,7 @@ def _step(
         def loss_of(batch: Batch) -> Tensor:
             with compute.autocast():
                 loss: Tensor = learner.model(batch, batch.targets, batch.dropout_keys(seed, dropout_step))
-            interval.add(batch, loss)
+            interval.add(loss, rows=batch.num_rows, tokens=batch.num_tokens)
             return loss / (stop - start)  # a mean over the rows of all ranks, whose gradients are added
 
         result, times = take_step(learner, batches, loss_of, rate, state.profiler, largest_norm=health.largest_norm)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bert_trainer.model.backends import eager
-from bert_trainer.model.backends.backend import Backend, LayeredBackend
+from bert_trainer.model.backends.backend import Backend, LayeredBackend, sum_embeddings
 from bert_trainer.model.backends.cpu import functions, library
 from bert_trainer.model.backends.cpu.functions import Drop
 from bert_trainer.model.backends.cpu.library import Library
@@ -44,7 +43,7 @@ class CpuBackend(LayeredBackend):
     def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return embeddings, normalised and dropped, (N, D)."""
         # In the parameters' type: a sum of three rounded embeddings would lose a bit or two in bf16.
-        x_ND = eager.sum_embeddings(model.embeddings, batch).to(self.dtype)
+        x_ND = sum_embeddings(model.embeddings, batch).to(self.dtype)
         drop = _drop_hidden(dropout, model.config.hidden_dropout_prob, EMBEDDINGS_SITE)
         return x_ND if drop is None else functions.dropout(self.library, x_ND, drop)
 
