@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from bert_trainer.dataset.corpus.document import Document
 from bert_trainer.dataset.tokens.token_documents import TokenDocuments
+from bert_trainer.errors import StorageFailed
 from bert_trainer.system.atomic_files import create_partial, disk_errors, open_no_link
 
 BLOCK_FORMAT = 1
@@ -53,10 +54,18 @@ class TextBlock:
             return split_text(file.read(int(self.sizes[number]) - len(_END)))
 
     def texts(self) -> Iterator[memoryview]:
-        """Yield the text of every document, as ``split_text`` takes it. Memory: the block once."""
-        content, start = memoryview(self.path.read_bytes()), 0
-        # Where the volume is not the writer's, half a file may be seen: cut documents would be trained on.
-        assert len(content) == self.sizes.sum(), f"{self.path}: got {len(content)} bytes of {self.sizes.sum()}"
+        """Yield the text of every document, as ``split_text`` takes it. Memory: the block once.
+
+        Raises:
+            StorageFailed: the file is shorter or longer than it was written.
+        """
+        content, start, size = memoryview(self.path.read_bytes()), 0, int(self.sizes.sum())
+        if len(content) != size:
+            # Another machine's view of a volume may be stale: documents that are cut would be trained on.
+            raise StorageFailed(
+                f"{self.path}: got {len(content)} bytes; allowed: {size}, as were written",
+                hint="start the build again; where it is spread over machines, all have to see one file system",
+            )
         for size in self.sizes.tolist():
             yield content[start : start + size - len(_END)]
             start += size
