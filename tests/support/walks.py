@@ -65,7 +65,7 @@ def pairs_of_walks(
 ) -> SentencePairs:
     """Walk once over document ``index`` for each index and return all pairs as arrays, ordered by walk."""
     every = np.ones(len(indexes), dtype=np.int64)
-    pool = len(documents.document_bounds) - 1
+    pool = documents.num_documents
     walks = Walks(np.array(indexes, dtype=np.int64), 0 * every, pool * every)
     return draw_pairs(documents.bounds, walks, bits, capacity=capacity, short_sequence_probability=short)
 

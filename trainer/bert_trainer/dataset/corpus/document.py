@@ -48,11 +48,16 @@ def in_documents(sentences: Iterable[str], characters: int) -> Iterator[tuple[st
         yield tuple(waiting)
 
 
+def text_of(sentences: Sequence[str]) -> bytes:
+    """Return the text of a document in UTF-8: a sentence on each line, without a line break at the end."""
+    return "\n".join(sentences).encode()
+
+
 def digest_sentences(sentences: Sequence[str]) -> bytes:
     """Return the SHA-256 of a document's text, 32 bytes; its name does not count."""
-    return digest_text("\n".join(sentences).encode())
+    return digest_text(text_of(sentences))
 
 
 def digest_text(text: bytes | memoryview) -> bytes:
-    """Return the same of sentences that are in UTF-8 already, one on each line, without a line break at the end."""
+    """Return the same of ``text_of`` the sentences."""
     return hashlib.sha256(text).digest()

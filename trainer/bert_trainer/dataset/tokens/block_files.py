@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.corpus.document import Document
+from bert_trainer.dataset.corpus.document import Document, text_of
 from bert_trainer.dataset.tokens.token_documents import TokenDocuments
 from bert_trainer.errors import StorageFailed
 from bert_trainer.system.atomic_files import create_partial, disk_errors, open_no_link
@@ -59,11 +59,11 @@ class TextBlock:
         Raises:
             StorageFailed: the file is shorter or longer than it was written.
         """
-        content, start, size = memoryview(self.path.read_bytes()), 0, int(self.sizes.sum())
-        if len(content) != size:
+        content, start, written = memoryview(self.path.read_bytes()), 0, int(self.sizes.sum())
+        if len(content) != written:
             # Another machine's view of a volume may be stale: documents that are cut would be trained on.
             raise StorageFailed(
-                f"{self.path}: got {len(content)} bytes; allowed: {size}, as were written",
+                f"{self.path}: got {len(content)} bytes; allowed: {written}, as were written",
                 hint="start the build again; where it is spread over machines, all have to see one file system",
             )
         for size in self.sizes.tolist():
@@ -85,7 +85,7 @@ def write_text_blocks(documents: Iterable[Document], folder: Path) -> Iterator[T
     weights: list[float] = []
     num_bytes = first = number = 0
     for document in documents:
-        content = "\n".join(document.sentences).encode() + _END
+        content = text_of(document.sentences) + _END
         waiting.append(content)
         weights.append(document.weight)
         num_bytes += len(content)
@@ -131,8 +131,8 @@ def write_tokens(path: Path, documents: TokenDocuments, groups: NDArray[np.int32
     order = np.argsort(groups, kind="stable")
     ordered = documents.take(order)
     starts = np.searchsorted(groups[order], np.arange(num_groups + 1))
-    sentences = ordered.document_bounds[starts]
-    index = np.stack([starts, sentences, ordered.sentence_bounds[sentences]], axis=1)
+    sentences = ordered.bounds.documents[starts]
+    index = np.stack([starts, sentences, ordered.bounds.sentences[sentences]], axis=1)
     # Renamed when it is complete: under its name there is never half a file, whenever a build is killed.
     with disk_errors(path):
         partial = create_partial(path)

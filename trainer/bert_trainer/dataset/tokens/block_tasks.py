@@ -107,9 +107,10 @@ def encode_block(task: EncodeTask) -> Encoded:
     """
     cache, size, unk_id = _token_cache(task.vocabulary_path, task.lower_case)
     before = HitRate(cache.hit_rate.words, cache.hit_rate.unseen)
-    kept = np.flatnonzero(task.groups >= 0)
-    texts = zip(task.block.texts(), (task.groups >= 0).tolist(), strict=True)
-    documents = [split_text(text) for text, is_kept in texts if is_kept]
+    is_kept = task.groups >= 0
+    kept = np.flatnonzero(is_kept)
+    texts = zip(task.block.texts(), is_kept.tolist(), strict=True)
+    documents = [split_text(text) for text, is_wanted in texts if is_wanted]
     ids, sentence_lengths = cache.look_up_texts([sentence for document in documents for sentence in document])
     # From here on no loop over sentences: arrays of all tokens (n,), per sentence (S,) and per document (D,).
     owners = np.repeat(np.arange(len(documents)), [len(document) for document in documents])

@@ -41,19 +41,9 @@ class TokenDocuments:
     # Only where they are asked for: most documents are merely written, read and joined.
 
     @cached_property
-    def sentence_bounds(self) -> NDArray[np.int64]:
-        """(S + 1,): the first token of each sentence, and N."""
-        return _bounds(self.sentence_lengths)
-
-    @cached_property
-    def document_bounds(self) -> NDArray[np.int64]:
-        """(D + 1,): the first sentence of each document, and S."""
-        return _bounds(self.document_lengths)
-
-    @property
     def bounds(self) -> Bounds:
-        """Both."""
-        return Bounds(self.sentence_bounds, self.document_bounds)
+        """Where the documents and their sentences begin and end."""
+        return Bounds(_bounds(self.sentence_lengths), _bounds(self.document_lengths))
 
     @property
     def num_documents(self) -> int:
@@ -64,9 +54,9 @@ class TokenDocuments:
         """Return some of the documents, in the given order; copies."""
         # Two ragged gathers, documents to sentences and sentences to tokens, without a loop over either.
         document_lengths = self.document_lengths[documents]
-        sentences = ragged_indexes(self.document_bounds[documents], document_lengths)
+        sentences = ragged_indexes(self.bounds.documents[documents], document_lengths)
         sentence_lengths = self.sentence_lengths[sentences]
-        tokens = ragged_indexes(self.sentence_bounds[sentences], sentence_lengths)
+        tokens = ragged_indexes(self.bounds.sentences[sentences], sentence_lengths)
         return TokenDocuments(self.ids[tokens], sentence_lengths, document_lengths, self.draws[documents])
 
     @classmethod
