@@ -264,9 +264,16 @@ def render_chart_values_schema() -> str:
     path = ROOT / VALUES_SCHEMA
     schema = json.loads(path.read_text())
     settings = Settings.model_json_schema(by_alias=True)
+    values = yaml.safe_load((ROOT / "charts/bert-operator/values.yaml").read_text())["settings"]
     # The chart sets these itself, from values of their own.
     fields = {key: value for key, value in settings["properties"].items() if key not in SET_BY_CHART}
-    schema["properties"]["settings"] = {"type": "object", "additionalProperties": False, "properties": fields}
+    schema["properties"]["settings"] = {
+        "type": "object",
+        "additionalProperties": False,
+        # Helm deletes what is null before it looks here; the operator's own default would then hold, and not the chart's.
+        "required": [name for name, value in values.items() if value and value != fields[name]["default"]],
+        "properties": fields,
+    }
     schema["$defs"] = settings["$defs"]
     return json.dumps(schema, indent=2) + "\n"
 

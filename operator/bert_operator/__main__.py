@@ -16,7 +16,7 @@ from typing import Any
 
 from bert_operator import __version__
 from bert_operator.api.parsing.documents import count_others, read_job_document, read_job_stream, source_of
-from bert_operator.api.parsing.validation import advise, parse_job
+from bert_operator.api.parsing.validation import advise, null_remarks, parse_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.finetuning import OWN_TABLES
 from bert_operator.api.small_job import Surroundings, missing_task_files, shrink
@@ -280,18 +280,20 @@ def _render(arguments: argparse.Namespace) -> int:
 def _read_for_cluster(document: Document, arguments: argparse.Namespace, settings: Settings) -> ClusterJob:
     """Read a job as the operator with these settings does, and print advice. Raises OperatorError if it is invalid."""
     found = read_for_cluster(document, settings)
+    _note(null_remarks(document))
     if arguments.small:
         found = read_for_cluster(_shrink(document, found.job, arguments, in_cluster=True), settings)
-    _note(found.job)
+    _note(advise(found.job))
     return found
 
 
 def _read_job(document: Document, arguments: argparse.Namespace) -> BertPretrainJob:
     """Read a valid job and print advice about unusual values. Raises OperatorError if it is invalid."""
     job = parse_job(document)
+    _note(null_remarks(document))
     if arguments.small:
         job = parse_job(_shrink(document, job, arguments, in_cluster=False))
-    _note(job)
+    _note(advise(job))
     return job
 
 
@@ -310,8 +312,8 @@ def _is_here(path: str) -> bool:
     return Path(path).expanduser().exists()
 
 
-def _note(job: BertPretrainJob) -> None:
-    for remark in advise(job):
+def _note(remarks: list[str]) -> None:
+    for remark in remarks:
         _remark(f"note: {remark}")
 
 

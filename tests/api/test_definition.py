@@ -59,13 +59,6 @@ def test_it_uses_what_kubernetes_allows_of_json_schema() -> None:
         assert isinstance(inner.get("exclusiveMaximum", True), bool), path
 
 
-def test_only_null_that_means_something_is_kept() -> None:
-    assert [path for path, inner in fields(root()) if inner.get("nullable")] == [
-        "spec.optimizer.maxGradientNorm",
-        "spec.stages[].finetune.optimizer.maxGradientNorm",
-    ]
-
-
 def test_lists_of_named_entries_are_merged_by_name() -> None:
     named = {
         path: inner["x-kubernetes-list-map-keys"]

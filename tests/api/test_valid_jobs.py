@@ -32,13 +32,6 @@ def test_an_integer_is_a_number() -> None:
     assert sample_job(lambda spec: spec.update(optimizer={"weightDecay": 0})).spec.optimizer.weight_decay == 0.0
 
 
-def test_null_means_empty_where_a_field_may_be_empty() -> None:
-    assert (
-        sample_job(lambda spec: spec.update(optimizer={"maxGradientNorm": None})).spec.optimizer.max_gradient_norm
-        is None
-    )
-
-
 def test_null_is_no_entry_of_a_map() -> None:
     labels = {"a": None, "b": "c"}
     assert sample_job(lambda spec: spec.update(scheduling={"nodeSelector": labels})).spec.scheduling.node_selector == {

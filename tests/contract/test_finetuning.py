@@ -109,7 +109,7 @@ def test_the_trainer_reads_what_a_job_sets() -> None:
                 "beta1": 0.8,
                 "epsilon": 1e-6,
                 "weightDecay": 3e-7,
-                "maxGradientNorm": None,
+                "maxGradientNorm": 0,
                 "biasCorrection": False,
             },  # fmt: skip
             headDropout=0,

@@ -51,7 +51,7 @@ JOBS: dict[str, Callable[[Spec], object] | None] = {
             "maxPositionEmbeddings": 128,
         }
     ),
-    "no clipping": lambda spec: spec.update(optimizer={"name": "adamw", "maxGradientNorm": None}),
+    "no clipping": lambda spec: spec.update(optimizer={"name": "adamw", "maxGradientNorm": 0}),
     "no decay of weights": lambda spec: spec.update(optimizer={"weightDecay": 0}),
     "ready shards": lambda spec: spec.update(
         dataset={"vocabularyFile": "vocab.txt"},

@@ -285,7 +285,7 @@ def test_what_a_job_does_not_ask_for_needs_no_entry() -> None:
 
 
 def test_a_namespace_may_have_limits_of_its_own() -> None:
-    limits = {"images": ["good.example"], "namespaces": {"team-a": {"images": None, "tolerations": []}}}
+    limits = {"images": ["good.example"], "namespaces": {"team-a": {"images": "any", "tolerations": []}}}
     change = put("image", value="evil.example/x")
     assert problems(change, settings_with(**limits)) == []
     assert len(problems(change, settings_with(**limits), namespace="team-b")) == 1

@@ -331,12 +331,3 @@ def test_what_was_frozen_renders_the_very_same_child_again() -> None:
         again = freeze(parse_job({**head, "spec": read_frozen(data)}), default_image="another/image:2")
         assert again == frozen
         assert render_child(again, child) == document
-
-
-def test_a_null_that_means_something_is_frozen() -> None:
-    job = case_job("single-pod")
-    optimizer = job.spec.optimizer.model_copy(update={"max_gradient_norm": None})
-    never = job.model_copy(update={"spec": job.spec.model_copy(update={"optimizer": optimizer})})
-    frozen = freeze(never, default_image=IMAGE)
-    assert read_frozen(render_config_map(frozen)["data"])["optimizer"]["maxGradientNorm"] is None
-    assert frozen.spec_hash != freeze(job, default_image=IMAGE).spec_hash

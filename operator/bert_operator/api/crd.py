@@ -143,15 +143,12 @@ def _translate(node: Node, name: str = "", *, profiled: bool = False) -> Documen
     if description := node.schema.get("description"):
         result["description"] = _one_line(description)
     default = node.schema.get("default")
-    # Found when the definition is generated, not by a user whose null the server prunes.
-    if default is None and node.is_nullable and "default" not in node.schema:
-        raise ValueError(f"{name}: a field that may be null needs a default")
+    # Found when the definition is generated, not by a user whose null the server, or a tool before it, prunes.
+    if node.is_nullable and ("default" not in node.schema or default is not None):
+        raise ValueError(f"{name}: null would not be the same as leaving the field out; give it a value of its own")
     # The server writes defaults into the object that it stores. A profile could then not tell them from the user's
     # own values, so its fields get none.
     if default is not None and not profiled:
-        if node.is_nullable:
-            # null has a meaning of its own here. Without this the server prunes it and fills in the default.
-            result["nullable"] = True
         default = _without_empty(default)
         # Defaults of nested fields are filled in only where the section that holds them is there: hence {}.
         if default not in ({}, []) or _has_defaults(result):
@@ -237,7 +234,7 @@ def _validation(rule: CelRule) -> Document:
 
 def _without_empty(value: Any) -> Any:
     """Return a default without empty fields; reading it back means the same."""
-    # A default has to be valid by the schema, and null is not unless the field is nullable.
+    # A default has to be valid by the schema, and null is not.
     if not isinstance(value, dict):
         return value
     cleaned = {key: _without_empty(item) for key, item in value.items()}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 _CONFIG = ConfigDict(
@@ -30,49 +30,71 @@ _Export = Annotated[str, Field(max_length=1300, json_schema_extra={"pattern": _E
 Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 
 
+_ANY = "any"
+
+
+def _unbounded(value: Any) -> Any:
+    return None if value == _ANY else value
+
+
+def _or_any(bound: Any) -> BeforeValidator:
+    # A word, and not null, which Helm and all that merges would delete: the bound of all namespaces would hold again.
+    return BeforeValidator(_unbounded, json_schema_input_type=bound | Literal["any"])
+
+
+_PodSeconds = Annotated[int, Field(ge=1, le=86_400)]
+_Whole = Annotated[int, Field(ge=0)]
+_Names = Annotated[tuple[_Text, ...] | None, _or_any(tuple[_Text, ...])]
+_Exports = Annotated[tuple[_Export, ...] | None, _or_any(tuple[_Export, ...])]
+_Seconds = Annotated[_PodSeconds | None, _or_any(_PodSeconds)]
+_Count = Annotated[_Whole | None, _or_any(_Whole)]
+
+
 class Bounds(BaseModel):
-    """What jobs of a namespace may ask; a field that is left out bounds nothing, an empty list allows nothing.
+    """What jobs of a namespace may ask; a field that is left out, or ``any``, bounds nothing.
+
+    An empty list allows nothing.
 
     What profiles and trainerImage say needs no entry: an administrator wrote it.
     """
 
     model_config = _CONFIG
 
-    images: tuple[_Text, ...] | None = None
+    images: _Names = None
     """Images that jobs may run or mount, each as a registry, a folder of one, a repository, or a whole name. It stands
     for all below it: ``docker.io/foo`` for docker.io/foo:1 and docker.io/foo/bar, and not for docker.io/foobar/x.
     Compared as written: ``foo/bar`` is another name than docker.io/foo/bar."""
-    nfs_exports: tuple[_Export, ...] | None = None
+    nfs_exports: _Exports = None
     """NFS that jobs may mount without a claim, each as a server (``nas.example``) or a folder of one and all below it
     (``nas.example:/bert``). A path with ``..`` is below no folder. Compared as written: an address is another server
     than its name. With NFSv4 the mounting node follows symbolic links on the way, so a folder is a border only where
     jobs can make no links below it, or the server exports nothing else to the nodes."""
-    extended_resources: tuple[_Text, ...] | None = None
+    extended_resources: _Names = None
     """Resources of device plugins that jobs may name in ``accelerator`` and ``rdma``. An accelerator without a name is
     ``nvidia.com/gpu``."""
-    resource_claims: tuple[_Text, ...] | None = None
+    resource_claims: _Names = None
     """ResourceClaimTemplates, and ResourceClaims, that jobs may name. With gpusPerNamespace none may be named."""
-    priority_classes: tuple[_Text, ...] | None = None
+    priority_classes: _Names = None
     """PriorityClasses that jobs may name."""
-    workload_priority_classes: tuple[_Text, ...] | None = None
+    workload_priority_classes: _Names = None
     """Kueue's WorkloadPriorityClasses that jobs may name. Those that name none go by their PriorityClass."""
-    scheduler_names: tuple[_Text, ...] | None = None
+    scheduler_names: _Names = None
     """Schedulers that jobs may name."""
-    runtime_classes: tuple[_Text, ...] | None = None
+    runtime_classes: _Names = None
     """RuntimeClasses that jobs may name."""
-    tolerations: tuple[_Text, ...] | None = None
+    tolerations: _Names = None
     """Keys of taints that jobs may tolerate. A toleration without a key tolerates every taint, and is refused."""
-    node_labels: tuple[_Text, ...] | None = None
+    node_labels: _Names = None
     """Labels of nodes that jobs may choose by, in nodeSelector and in nodeAffinity; ``metadata.name`` for nodes by
     name."""
-    affinity_namespaces: tuple[_Text, ...] | None = None
+    affinity_namespaces: _Names = None
     """Further namespaces whose pods podAffinity and podAntiAffinity may name, besides the job's own: with the latter a
     job keeps pods of other namespaces off its nodes."""
-    stop_grace_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
+    stop_grace_seconds: _Seconds = None
     """Longest runPolicy.stopGraceSeconds."""
-    ranks_per_namespace: Annotated[int, Field(ge=0)] | None = None
+    ranks_per_namespace: _Count = None
     """Ranks of all attempts of a namespace at one time. Jobs beyond it wait; one that alone has more is invalid."""
-    gpus_per_namespace: Annotated[int, Field(ge=0)] | None = None
+    gpus_per_namespace: _Count = None
     """The same for accelerators, whatever resource they are, network devices of profiles left out. Jobs may then have
     devices by resourceClaims only from a profile: how many a claim brings is not known. Each counts as one."""
 
@@ -81,7 +103,7 @@ class Limits(Bounds):
     """Bounds of all namespaces, and of some of them others."""
 
     namespaces: dict[Namespace, Bounds] = {}
-    """By the name of a namespace; a field that is given there replaces the one above, ``null`` takes it away."""
+    """By the name of a namespace; a field that is given there replaces the one above, ``any`` takes it away."""
 
     def of(self, namespace: str) -> Bounds:
         """Return the bounds of a namespace. Pods of its own are never a matter of ``affinity_namespaces``."""

@@ -140,11 +140,6 @@ class Settings(BaseModel):
         return frozenset(address for address in found if address)
 
 
-def _without_nulls(profiles: Any) -> Any:
-    """Return profiles without keys that hold nothing, such as one whose entries are all commented out."""
-    return {} if profiles is None else without_nulls(profiles)
-
-
 def _read_text(path: Path) -> str:
     with path.open("rb") as file:
         # One byte more than there may be: enough to tell, however much would follow.
@@ -234,7 +229,10 @@ def load_settings(path: Path | None) -> Settings:
         document = _unwrap(_parse(_read_text(path), path), path)
         if not isinstance(document, dict):
             raise SettingsError(f"{path}: got {type(document).__name__}; allowed: fields with values", hint=_MEND)
-        settings = Settings.model_validate({**document, "profiles": _without_nulls(document.get("profiles"))})
+        # A key that holds nothing, such as one whose entries are all commented out, is as if it were left out. Where
+        # that would open a profile to everybody, it is refused.
+        kept = {name: document[name] for name in ("profileNamespaces",) if document.get(name) is not None}
+        settings = Settings.model_validate({**without_nulls(document), **kept})
         problems = [str(problem) for problem in find_profile_problems(settings.profiles, settings.default_profile)]
         known = ", ".join(sorted(settings.profiles)) or "none, since there are no profiles"
         problems += [

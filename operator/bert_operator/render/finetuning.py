@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bert_operator.api.schema.bert_pretrain_job import JobSpec
 from bert_operator.api.schema.finetuning import FinetuneSpec, TaskDataSpec, resolve_length
-from bert_operator.render.run_values import Document, Place, default_micro_batch_size, set_fields
+from bert_operator.render.run_values import Document, Place, default_micro_batch_size, render_optimizer, set_fields
 
 _PATHS = ("folder", "train", "validation", "test")
 
@@ -41,7 +41,7 @@ def render_finetune(finetune: FinetuneSpec, spec: JobSpec, place: Place) -> Docu
             "after_warmup": finetune.after_warmup,
         },
         "learning_rate_scaling": finetune.learning_rate_scaling,
-        "optimizer": {**finetune.optimizer.model_dump(), "partitioning": partitioning},
+        "optimizer": {**render_optimizer(finetune.optimizer), "partitioning": partitioning},
         # Numbers in full: a frozen document says by itself which runs there are.
         "seeds": [spec.seed + number for number in range(finetune.seeds)],
         "synchronize_gradients": finetune.synchronize_gradients,

@@ -10,13 +10,14 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from bert_operator.api.parsing.validation import parse_started_job
 from bert_operator.api.rules import mounts
 from bert_operator.api.schema import recipes
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec, Stage
+from bert_operator.api.schema.optimization import OptimizerSpec
 from bert_operator.api.schema.section import Section, keys_of
 from bert_operator.errors import InvalidJob
 from bert_operator.json_text import write_json
@@ -35,6 +36,7 @@ _FOR_HASHES: Document = {"sort_keys": True, "separators": (",", ":")}
 """How documents are written to be hashed. Hashes are compared with those of other releases."""
 _PLAIN = frozenset({bool, float, int, str})
 """Of most values, which are written as they are."""
+_NORM = "maxGradientNorm"
 _MAY_DIFFER = frozenset({"contract_version", "delete_after_success"})
 """Keys of run configurations that depend on the release, or on runPolicy, which may change."""
 
@@ -86,32 +88,22 @@ def _hash_of(spec: Document) -> str:
 
 
 def spec_document(job: BertPretrainJob) -> Document:
-    """Return a job's spec with its defaults, with YAML's field names and without empty fields.
-
-    A meaningful null (maxGradientNorm: null turns clipping off) is kept: without it the field would be read as
-    its default.
-    """
+    """Return a job's spec with its defaults, with YAML's field names and without empty fields."""
     document: Document = _written(job.spec)
     return document
 
 
 def _written(value: Any) -> Any:
     if isinstance(value, Section):
-        fields, kept = vars(value), _kept_nulls(type(value))
+        fields = vars(value)
         return {
             key: item if type(item) in _PLAIN else _written(item)
             for name, key in keys_of(type(value)).items()
-            if (item := fields[name]) is not None or name in kept
+            if (item := fields[name]) is not None
         }
     if isinstance(value, tuple):
         return [_written(item) for item in value]
     return dict(value) if isinstance(value, dict) else value
-
-
-@cache
-def _kept_nulls(kind: type[Section]) -> frozenset[str]:
-    """Return the fields of a section whose null is written, since their default is another."""
-    return frozenset(name for name, field in kind.model_fields.items() if field.default is not None)
 
 
 def render_config_map(frozen: Frozen) -> Document:
@@ -189,9 +181,27 @@ def thaw(document: Document, data: Mapping[str, str]) -> Frozen:
     spec = read_frozen(data)
     # runPolicy is live: suspending a started job, or giving it more retries, takes effect at once.
     live = {key: value for key, value in document["spec"].items() if key == "runPolicy"}
-    job = parse_started_job({**document, "spec": {**spec, **live}}, by_rules=False)
+    job = parse_started_job({**document, "spec": {**_without_clipping_nulls(spec), **live}}, by_rules=False)
     # No defaults: a frozen spec has those of the release that froze it.
     return replace(_freeze_as_it_is(job, job.spec.resolve_ranks()), found_hash=_hash_of(spec))
+
+
+def _without_clipping_nulls(spec: Document) -> Document:
+    """Return a frozen spec in today's words: up to 0.1.0 a norm of null, and not of 0, was no clipping."""
+
+    def spelled(section: Any) -> Any:
+        is_off = isinstance(section, dict) and section.get(_NORM, 0) is None
+        return {**section, _NORM: 0} if is_off else section
+
+    def of_stage(stage: Any) -> Any:
+        own = stage.get("finetune") if isinstance(stage, dict) else None
+        if not isinstance(own, dict) or "optimizer" not in own:
+            return stage
+        return {**stage, "finetune": {**own, "optimizer": spelled(own["optimizer"])}}
+
+    changed = {"optimizer": spelled(spec["optimizer"])} if "optimizer" in spec else {}
+    stages = spec.get("stages")
+    return {**spec, **changed, **({"stages": list(map(of_stage, stages))} if isinstance(stages, list) else {})}
 
 
 def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[str], bool]) -> bool:
@@ -214,7 +224,12 @@ def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[st
     if found.image is None or found.image != own.job.spec.image and not was_default(found.image):
         return False
     spec = as_found(own.job.spec, found)
-    spec = spec.model_copy(update={"stages": _without_former_default(spec.stages, found.stages)})
+    spec = spec.model_copy(
+        update={
+            "stages": _without_former_default(spec.stages, found.stages),
+            "optimizer": _as_clipped(spec.optimizer, found.optimizer),
+        }
+    )
     own = replace(own, job=own.job.model_copy(update={"spec": spec}))
     moved = spec.model_copy(update={"image": found.image, "run_policy": found.run_policy})
     expected, data = dict(render_config_map(own)["data"]), dict(config_map["data"])
@@ -224,6 +239,12 @@ def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[st
     is_fixed = config_map.get("immutable") is True and not config_map.get("binaryData")
     is_same = _agree(run_config, own_run_config) or _agree(run_config, _without_recipe(own))
     return is_fixed and found == moved and data == expected and is_same
+
+
+def _as_clipped(own: OptimizerSpec, before: OptimizerSpec) -> OptimizerSpec:
+    """Undo the default that the API server has put in place of a null, which was no clipping when the job was frozen."""
+    is_filled_in = own.max_gradient_norm == OptimizerSpec().max_gradient_norm and before.max_gradient_norm == 0
+    return own.model_copy(update={"max_gradient_norm": 0.0}) if is_filled_in else own
 
 
 def _without_former_default(own: tuple[Stage, ...], found: tuple[Stage, ...]) -> tuple[Stage, ...]:

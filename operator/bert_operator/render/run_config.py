@@ -24,7 +24,7 @@ from bert_operator.api.schema.evaluation import EvaluateSpec, EvaluationSpec
 from bert_operator.api.schema.preparation import PrepareSpec
 from bert_operator.names import PREPARE_RUN
 from bert_operator.render.finetuning import render_finetune
-from bert_operator.render.run_values import Document, Place, default_micro_batch_size, set_fields
+from bert_operator.render.run_values import Document, Place, default_micro_batch_size, render_optimizer, set_fields
 from bert_operator.state.runs import run_placement
 
 CONTRACT_VERSION = 1
@@ -78,7 +78,7 @@ def render_run_config(
         # Left out for eager: a trainer of the release before does not know the field.
         **({} if spec.engine == "eager" else {"engine": spec.engine}),
         "model": _model(spec.model, place),
-        "optimizer": spec.optimizer.model_dump(),
+        "optimizer": render_optimizer(spec.optimizer),
         "reduction": spec.reduction.model_dump(),
         "dataset": {
             "folder": place(spec.dataset.path) or f"{output_folder}/data",

@@ -1,23 +1,22 @@
 """Reads JSON values as the API server does, where strict validation alone would not. Pure.
 
-Lists become tuples, which they are in a job. Nulls that mean "use the default" are dropped, and 2.0 is the integer 2,
-as which kubectl sends it: JSON has one kind of number.
+Lists become tuples, which they are in a job. A field that is null is left out, and 2.0 is the integer 2, as which kubectl
+sends it: JSON has one kind of number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from bert_operator.api.schema.json_schema import Node, job_node
+from bert_operator.errors import Path
 
 
 def normalise(document: Any) -> Any:
-    """Return a copy in which no field is null that has a default and may not be null itself, and integers are int.
+    """Return a copy in which no field is null that may be left out, and integers are int. Its lists are tuples.
 
-    Its lists are tuples.
-
-    ``optimizer.maxGradientNorm`` keeps its null, which switches clipping off. Entries of lists are left as they
-    are: a null among them is a mistake.
+    A required field keeps its null, and so do entries of lists: there it is a mistake.
     """
     return _normalise(document, job_node())
 
@@ -38,13 +37,38 @@ def _normalise(value: Any, node: Node | None) -> Any:
     return {
         key: _normalise(item, fields.get(key))
         for key, item in value.items()
-        if item is not None or not _null_is_its_default(fields.get(key))
+        if item is not None or not _may_be_left_out(fields.get(key))
     }
 
 
-def _null_is_its_default(node: Node | None) -> bool:
-    """Tell whether the API server would put a default in place of null."""
-    return node is not None and "default" in node.schema and not node.is_nullable
+def find_nulls(document: Any) -> Iterator[tuple[Path, Any]]:
+    """Yield where a document has null in place of a default, and that default, unless it is none."""
+    yield from _find_nulls(document, job_node(), ())
+
+
+def _find_nulls(value: Any, node: Node | None, path: Path) -> Iterator[tuple[Path, Any]]:
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _find_nulls(item, node and node.entries, (*path, number))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            field = None if node is None else node.fields.get(key)
+            if item is None and field is not None and (default := _own_default(field)) not in (None, [], {}):
+                yield (*path, key), default
+            yield from _find_nulls(item, field, (*path, key))
+
+
+def _own_default(field: Node) -> Any:
+    """Return a field's default; of a section what differs from the defaults of the fields in it."""
+    default = field.schema.get("default")
+    if not isinstance(default, dict):
+        return default
+    inside = {name: node.schema.get("default") for name, node in field.fields.items()}
+    return {name: value for name, value in default.items() if value != inside.get(name)}
+
+
+def _may_be_left_out(node: Node | None) -> bool:
+    return node is not None and "default" in node.schema
 
 
 def _takes_integers(node: Node) -> bool:

@@ -8,12 +8,12 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from bert_operator.api.parsing import schema_problems
-from bert_operator.api.parsing.json_values import normalise
+from bert_operator.api.parsing.json_values import find_nulls, normalise
 from bert_operator.api.rules import all_rules, size_bound
 from bert_operator.api.rules.soundness import Soundness
 from bert_operator.api.schema import recipes
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.errors import InvalidJob, Path, Problem, render_path
+from bert_operator.errors import InvalidJob, Path, Problem, render_path, render_value
 
 # A section that was repaired can show further mistakes, which pydantic did not get to before.
 _MAX_REPAIRS = 8
@@ -74,6 +74,18 @@ def check_rules(job: BertPretrainJob) -> None:
     """
     if problems := list(all_rules.find_problems(job, Soundness())):
         raise InvalidJob(problems)
+
+
+def null_remarks(document: dict[str, Any]) -> list[str]:
+    """Return remarks on nulls of a job's document that stand in place of a default, in its order.
+
+    A tool that merges deletes them before anybody reads them; whoever writes one may mean something else than the default.
+    """
+    return [
+        f"{render_path(path)}: null is as if it were left out, which is {render_value(default)}; write the value that is "
+        "meant"
+        for path, default in find_nulls(document)
+    ]
 
 
 def advise(job: BertPretrainJob) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from bert_operator.api.schema.optimization import WarmupSpec
-from bert_operator.api.schema.section import FilePath, PositiveFloat, Rows, Section, Share, Tokens
+from bert_operator.api.schema.section import FilePath, Norm, PositiveFloat, Rows, Section, Share, Tokens
 
 TaskName = Literal[
     "cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli", "squad",
@@ -128,8 +128,8 @@ class FinetuneOptimizerSpec(Section):
     bias_correction: bool = True
     """Correct the moments' bias from their initialization at zero. Default: true; without it fine-tuning on a few
     thousand examples diverges with some seeds (Mosbach et al. 2021)."""
-    max_gradient_norm: PositiveFloat | None = 1.0
-    """Gradients are clipped to this global L2 norm. null: no clipping. Default: 1.0, as published."""
+    max_gradient_norm: Norm = 1.0
+    """Gradients are clipped to this global L2 norm. 0: no clipping. Default: 1.0, as published."""
 
 
 class FinetuneSpec(Section):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bert_operator.api.schema.section import PositiveFloat, Section, Share
+from bert_operator.api.schema.section import Norm, Section, Share
 
 
 class OptimizerSpec(Section):
@@ -29,8 +29,8 @@ class OptimizerSpec(Section):
     are the same, so a job may resume with the other."""
     bias_correction: bool = True
     """Correct the moments' bias from their initialization at zero."""
-    max_gradient_norm: PositiveFloat | None = 1.0
-    """Gradients are clipped to this global L2 norm. null: no clipping. Default: 1.0, as published."""
+    max_gradient_norm: Norm = 1.0
+    """Gradients are clipped to this global L2 norm. 0: no clipping. Default: 1.0, as published."""
 
 
 class WarmupSpec(Section):

@@ -15,6 +15,8 @@ Tokens = Annotated[int, Field(ge=8, le=4096)]
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0, le=1e6)]
+Norm = Annotated[float, Field(ge=0, le=1e6)]
+"""0 where nothing is clipped: a null would be deleted by every tool that merges, and be the default."""
 FilePath = Annotated[str, Field(min_length=1, max_length=1024)]
 
 SPECIAL_TOKENS = 3
