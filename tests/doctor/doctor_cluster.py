@@ -95,7 +95,7 @@ def healthy_objects(now_s: float) -> Iterator[Json]:
     yield from _mpi_operator()
     yield from _kueue()
     yield from _team()
-    yield endpoints("kube-system", "kube-dns")
+    yield endpoints("kube-system", "kube-dns", protocol="UDP", port=53)
     yield workload("DaemonSet", "calico-node", "kube-system", "docker.io/calico/node:v3.30.0")
 
 
@@ -141,11 +141,11 @@ def workload(kind: str, name: str, namespace: str, image: str, **spec: Any) -> J
 AVAILABLE = {"replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1}
 
 
-def endpoints(namespace: str, service: str) -> Json:
-    """Return the slice with a Service's only, ready endpoint."""
+def endpoints(namespace: str, service: str, *, protocol: str = "TCP", port: int = 443) -> Json:
+    """Return the slice with a Service's only, ready endpoint, and the port of its pod."""
     ready = [{"addresses": ["10.0.0.1"], "conditions": {"ready": True}}]
     labels = {"kubernetes.io/service-name": service}
-    body = {"addressType": "IPv4", "endpoints": ready, "ports": [{"name": "main", "port": 443}]}
+    body = {"addressType": "IPv4", "endpoints": ready, "ports": [{"name": "main", "protocol": protocol, "port": port}]}
     return document("discovery.k8s.io/v1", "EndpointSlice", f"{service}-1", namespace, labels=labels, **body)
 
 

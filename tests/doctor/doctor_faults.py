@@ -18,6 +18,7 @@ from doctor_cluster import (
     TEAM,
     Cluster,
     Json,
+    endpoints,
     lease,
     pulled_event,
     settings_text,
@@ -26,6 +27,8 @@ from doctor_cluster import (
 PODS, NODES, DEPLOYMENTS = "v1/pods", "v1/nodes", "apps/v1/deployments"
 LEASES = "coordination.k8s.io/v1/leases"
 CLAIMS, ROLES = "v1/persistentvolumeclaims", "rbac.authorization.k8s.io/v1/clusterroles"
+SLICES = "discovery.k8s.io/v1/endpointslices"
+DNS_PORT: Json = {"name": "main", "protocol": "UDP"}
 OPERATOR_POD, JOB_POD = "bert-operator-5d8f-x2k4l", "running-a1-worker-0"
 
 
@@ -144,6 +147,12 @@ def lose_a_node(cluster: Cluster) -> None:
     cluster.change(NODES, "node-b", "", {"status": {"conditions": conditions}})
 
 
+def hide_proxy(cluster: Cluster) -> None:
+    proxy = "    proxy: {http: 'http://squid.bert.svc', https: 'http://squid.bert.svc'}\n    slotsPerWorker: 8"
+    change_settings(cluster, "    slotsPerWorker: 8", proxy)
+    cluster.add(endpoints(TEAM, "squid", port=3128))
+
+
 def deactivate_queue(cluster: Cluster) -> None:
     inactive = {"type": "Active", "status": "False", "reason": "FlavorNotFound", "message": "Flavor gpu is not there"}
     cluster.change("kueue.x-k8s.io/v1beta2/clusterqueues", "bert", "", {"status": {"conditions": [inactive]}})
@@ -170,7 +179,7 @@ ASKED_FOR = (
     Fault("a quota leaves no room", "quotas", "gpu: 8 of 64 are left, and job bert/waiting needs 16",
           fill_quota),
     Fault("a webhook fails closed with nobody behind it", "webhooks", "kueue-webhook-service has no ready endpoint",
-          lambda it: it.remove("discovery.k8s.io/v1/endpointslices", "kueue-webhook-service-1", KUEUE)),
+          lambda it: it.remove(SLICES, "kueue-webhook-service-1", KUEUE)),
     Fault("a claim that one node may mount, for two workers", "claims", "bert/bert is ReadWriteOnce; allowed:",
           share_with_nobody),
     Fault("a claim of a storage class that is not there", "storage-classes", "storageClassName: got fast; allowed:",
@@ -193,7 +202,12 @@ FURTHER = (
     Fault("an image takes eight minutes", "image-pulls", "a node took 494 s to pull it", pull_slowly),
     Fault("a node does not answer", "nodes", "Node node-b is not ready: Kubelet stopped", lose_a_node),
     Fault("nobody answers for names", "names", "none of the Services kube-system/kube-dns",
-          lambda it: it.remove("discovery.k8s.io/v1/endpointslices", "kube-dns-1", "kube-system")),
+          lambda it: it.remove(SLICES, "kube-dns-1", "kube-system")),
+    Fault("the pods of names listen on a port that no policy opens", "network-policies",
+          "Service kube-system/kube-dns: its pods answer names on port 9053",
+          lambda it: it.change(SLICES, "kube-dns-1", "kube-system", {"ports": [{**DNS_PORT, "port": 9053}]})),
+    Fault("the Service of a proxy leads to another port", "network-policies",
+          "port 80 of Service bert/squid leads to port 3128 of its pods", hide_proxy),
     Fault("nothing enforces NetworkPolicies", "network-policies", "no network plugin is known here",
           lambda it: it.remove("apps/v1/daemonsets", "calico-node", "kube-system")),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from bert_operator.doctor.command import run
 from bert_operator.doctor.rights import Right, find_missing
 from bert_operator.doctor.snapshot import Listing, Snapshot
 from doctor_cluster import CRDS, KUEUE, OPERATOR, TEAM, MemoryCluster, document, workload
-from doctor_faults import CLAIMS, DEPLOYMENTS, NODES, change_image, change_settings, make_claim
+from doctor_faults import CLAIMS, DEPLOYMENTS, DNS_PORT, NODES, SLICES, change_image, change_settings, make_claim
 
 HOOKS = "admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
@@ -90,6 +90,22 @@ def test_a_quota_counts_for_jobs_that_wait_and_says_where_none_will_ever_fit() -
     (finding,) = [finding for outcome in report.outcomes for finding in outcome.findings]
     assert finding.problem == "ResourceQuota bert/team, pods: 2 of 2 are left, and job bert/waiting needs 3"
     assert finding.why == "the job is Blocked with QuotaExceeded for good"
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_found"),
+    [
+        ("{ports: [{port: 9053, protocol: UDP}]}", False),
+        ("{ports: [{port: 9000, endPort: 9100}]}", False),
+        ("{to: [{podSelector: {}}]}", False),
+        ("{ports: [{port: 9054}]}", True),
+    ],
+)
+def test_a_port_of_names_that_the_settings_open_is_well(rule: str, *, is_found: bool) -> None:
+    cluster = MemoryCluster()
+    cluster.change(SLICES, "kube-dns-1", "kube-system", {"ports": [{**DNS_PORT, "port": 9053}]})
+    change_settings(cluster, "jobEgress: []", f"jobEgress: [{rule}]")
+    assert ("network-policies" in said(cluster)) is is_found
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,9 @@ pytestmark = pytest.mark.skipif(
 
 NODE = "10.201.7.254"
 SSH, MPI, METRICS, DNS, TRACKER = 2222, 45_123, 9400, 53, 5000
+SERVICE = "10.201.8.53"
+"""Of names: port 53, behind which pods listen on another port in some clusters."""
+POD_DNS = (53, 5353, 8053)
 PEOPLE = {
     # name: last part of the address, labels, labels of the namespace
     "launcher": (1, {"bert-operator.dev/job": "mine", "bert-operator.dev/role": "launcher"}, {}),
@@ -40,21 +43,22 @@ PEOPLE = {
     "names": (6, {"k8s-app": "kube-dns"}, {"kubernetes.io/metadata.name": "kube-system"}),
 }
 
-# Answers on some TCP ports, and on UDP 53 with what was asked. Says so when it listens.
+# Answers on some TCP ports, and on those of names by UDP with what was asked. Says so when it listens.
 SERVER = f"""
 import select, socket
 servers = []
-for port in ({SSH}, {MPI}, {METRICS}, {DNS}, {TRACKER}):
-    server = socket.create_server(("0.0.0.0", port), backlog=64)
-    servers.append(server)
-asked = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-asked.bind(("0.0.0.0", {DNS}))
+asked = []
+for port in ({SSH}, {MPI}, {METRICS}, *{POD_DNS}, {TRACKER}):
+    servers.append(socket.create_server(("0.0.0.0", port), backlog=64))
+for port in {POD_DNS}:
+    asked.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    asked[-1].bind(("0.0.0.0", port))
 print("listening", flush=True)
 while True:
-    for ready in select.select([*servers, asked], [], [])[0]:
-        if ready is asked:
-            data, whom = asked.recvfrom(512)
-            asked.sendto(data, whom)
+    for ready in select.select([*servers, *asked], [], [])[0]:
+        if ready in asked:
+            data, whom = ready.recvfrom(512)
+            ready.sendto(data, whom)
         else:
             ready.accept()[0].close()
 """
@@ -98,9 +102,21 @@ class Node:
         whole = ["ip", "netns", "exec", self.netns["node"], *command]
         return subprocess.run(whole, check=True, capture_output=True, text=True, input=text).stdout
 
+    def serve(self, who: str, pod: str, port: int) -> None:
+        """Have a pod find another's port behind the Service of names, as kube-proxy does: before policies see it."""
+        rules = "".join(
+            f"add rule ip service output ip daddr {SERVICE} {protocol} dport {DNS} dnat to {self.address(pod)}:{port}\n"
+            for protocol in ("tcp", "udp")
+        )
+        table = "add table ip service\ndelete table ip service\nadd table ip service\n"
+        table += "add chain ip service output { type nat hook output priority -100; }\n"
+        subprocess.run(
+            ["ip", "netns", "exec", self.netns[who], "nft", "-f", "-"], check=True, input=table + rules, text=True
+        )
+
     def reaches(self, who: str, whom: str, port: int, kind: str = "tcp") -> bool:
         """Tell whether one gets an answer from another."""
-        address = NODE if whom == "node" else self.address(whom)
+        address = {"node": NODE, "service": SERVICE}.get(whom) or self.address(whom)
         command = ["ip", "netns", "exec", self.netns[who], sys.executable, "-S", "-c", CLIENT, kind, address, str(port)]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == "1"
 
@@ -125,7 +141,11 @@ def node() -> Iterator[Node]:
             peer = ("type", "veth", "peer", "name", "eth0", "netns", made.netns[name])
             ip(*inside, "link", "add", link, *peer)
             ip(*inside, "link", "set", link, "master", "pods", "up")
-            for words in (("addr", "add", f"{made.address(name)}/24", "dev", "eth0"), ("link", "set", "eth0", "up")):
+            for words in (
+                ("addr", "add", f"{made.address(name)}/24", "dev", "eth0"),
+                ("link", "set", "eth0", "up"),
+                ("route", "add", "default", "via", NODE),
+            ):
                 ip("-n", made.netns[name], *words)
         for name in made.netns:
             command = ["ip", "netns", "exec", made.netns[name], sys.executable, "-S", "-c", SERVER]
@@ -186,6 +206,16 @@ def test_names_are_answered_and_nothing_else_is_reached(node: Node) -> None:
     assert not node.reaches("worker", "names", TRACKER)
     assert not node.reaches("worker", "stranger", TRACKER)
     assert node.reaches("worker", "node", SSH), "a pod's own node is always reached, as Kubernetes has it"
+
+
+@pytest.mark.parametrize("port", POD_DNS)
+def test_names_are_answered_behind_a_service_whatever_port_its_pods_listen_on(node: Node, port: int) -> None:
+    """A policy is held against the pod's port: 5353 with OpenShift, 8053 with Gardener."""
+    node.serve("worker", "names", port)
+    node.enforce(policy("mine"))
+    assert node.reaches("worker", "service", DNS, "udp")
+    assert node.reaches("worker", "service", DNS)
+    assert not node.reaches("worker", "stranger", 5353, "udp"), "no pod but those that answer names"
 
 
 def test_prometheus_reaches_the_metrics_alone_and_only_where_they_are_served(node: Node) -> None:

@@ -21,7 +21,30 @@ from bert_operator.state.runs import ChildSpec, list_runs
 from child_cases import IMAGE, UID
 from sample_job import Document, sample_document
 
-DNS = {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
+DNS = [
+    {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]},
+    {
+        "to": [
+            {
+                "namespaceSelector": {
+                    "matchExpressions": [
+                        {
+                            "key": "kubernetes.io/metadata.name",
+                            "operator": "In",
+                            "values": ["kube-system", "openshift-dns"],
+                        }
+                    ]
+                }
+            }
+        ],
+        "ports": [
+            {"protocol": "UDP", "port": 5353},
+            {"protocol": "TCP", "port": 5353},
+            {"protocol": "UDP", "port": 8053},
+            {"protocol": "TCP", "port": 8053},
+        ],
+    },
+]
 
 
 def frozen(**spec: Any) -> Frozen:
@@ -48,7 +71,7 @@ def test_pods_of_a_job_hear_and_reach_each_other_and_ask_for_names_and_nothing_e
         **own,
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [{"from": [own]}],
-        "egress": [{"to": [own]}, DNS],
+        "egress": [{"to": [own]}, *DNS],
     }
 
 
@@ -92,7 +115,7 @@ def test_prometheus_reaches_the_port_of_the_metrics_alone() -> None:
     ],
 )
 def test_the_proxy_of_a_profile_is_reached_at_its_port(proxy: Document, ports: list[int]) -> None:
-    rules = policy(proxy=proxy, proxies=proxy.values())["spec"]["egress"][2:]
+    rules = policy(proxy=proxy, proxies=proxy.values())["spec"]["egress"][3:]
     assert [rule["ports"] for rule in rules] == [[{"protocol": "TCP", "port": port}] for port in ports]
     for rule in rules:
         assert not is_reached("169.254.169.254", rule), "where clouds hand out a node's credentials"
@@ -128,7 +151,7 @@ ANY_POD: Document = {"namespaceSelector": {}}
 def test_a_proxy_by_its_address_or_service_is_reached_there_alone(
     address: str, port: int, peers: list[Document]
 ) -> None:
-    rules = policy(proxy={"http": address, "https": address}, proxies=[address])["spec"]["egress"][2:]
+    rules = policy(proxy={"http": address, "https": address}, proxies=[address])["spec"]["egress"][3:]
     assert rules == [{"to": peers, "ports": [{"protocol": "TCP", "port": port}]}]
 
 
@@ -145,7 +168,7 @@ def is_reached(address: str, rule: Document) -> bool:
 @pytest.mark.parametrize("address", ["http://x", "https://10.96.0.1:6443", "http://proxy.example:3129", "http://[bad"])
 def test_a_proxy_of_the_jobs_own_opens_nothing(address: str) -> None:
     rules = policy(proxy={"http": address, "https": address}, proxies=["http://proxy.example:3128"])["spec"]["egress"]
-    assert len(rules) == 2
+    assert len(rules) == 3
 
 
 def test_proxies_are_those_of_the_profiles_that_a_namespace_may_use() -> None:
@@ -161,7 +184,7 @@ def test_proxies_are_those_of_the_profiles_that_a_namespace_may_use() -> None:
 
 def test_what_the_settings_allow_besides_comes_last() -> None:
     tracker = {"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}], "ports": [{"protocol": "TCP", "port": 5000}]}
-    assert policy(tracker)["spec"]["egress"][2:] == [tracker]
+    assert policy(tracker)["spec"]["egress"][3:] == [tracker]
 
 
 def test_a_job_on_the_nodes_network_has_none() -> None:

@@ -76,7 +76,7 @@ CHECKS = (
     Check("nodes", nodes.check_nodes, ("nodes",), is_before=True),
     Check("clocks", nodes.check_clocks, ("nodes", "node leases"), is_before=True),
     Check("names", network.check_names, ("endpoints",), is_before=True),
-    Check("network-policies", network.check_policies, ("settings", "deployments", "daemon sets")),
+    Check("network-policies", network.check_policies, ("settings", "deployments", "daemon sets", "endpoints")),
 )
 """All that are made of an installed operator."""
 BEFORE = (

@@ -14,11 +14,11 @@ from importlib import resources
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from bert_operator import __version__
+from bert_operator import __version__, cluster_dns
 from bert_operator.doctor.checks.admission import closed_services
 from bert_operator.doctor.checks.definition import NAME as DEFINITION
 from bert_operator.doctor.checks.kueue import GROUP as KUEUE
-from bert_operator.doctor.checks.network import DNS
+from bert_operator.doctor.checks.network import proxy_services
 from bert_operator.doctor.objects import Json, dig, entries, name_of, namespace_of, template_of
 from bert_operator.doctor.reading import FORBIDDEN, NOT_FOUND, Reader, Refused
 from bert_operator.doctor.snapshot import OPERATOR_SELECTOR, SETTINGS_KEY, Listing, Parsed, Snapshot
@@ -114,13 +114,17 @@ def gather(reader: Reader, *, namespace: str = "", is_before: bool = False) -> S
             more = {name: source for name, source in _following(snapshot).items() if source is not None}
             found = pool.map(lambda source: read(reader, source, namespace), more.values())
             snapshot = replace(snapshot, listings={**listings, **dict(zip(more, found, strict=True))})
-        services = sorted({*DNS, *(place for _, _, place in closed_services(snapshot))})
+        snapshot = replace(snapshot, settings=_parse(reader, snapshot, "settings", SETTINGS_KEY))
+        asked = {place for _, _, place in closed_services(snapshot)} | {
+            place for _, _, place in proxy_services(snapshot)
+        }
+        services = sorted({*cluster_dns.SERVICES, *asked})
         slices = list(pool.map(lambda place: read(reader, _slices_of(place), ""), services))
     return replace(
         snapshot,
         listings={**snapshot.listings, "endpoints": _worst(slices)},
         endpoints={place: _ready(found) for place, found in zip(services, slices, strict=True)},
-        settings=_parse(reader, snapshot, "settings", SETTINGS_KEY),
+        ports={place: _ports(found) for place, found in zip(services, slices, strict=True)},
         kueue=_parse(reader, snapshot, "kueue configuration", KUEUE_KEY),
         server_time_s=_server_time(reader),
         own_time_s=time.time(),
@@ -193,6 +197,11 @@ def _worst(listings: Iterable[Listing]) -> Listing:
 def _ready(listing: Listing) -> int:
     found = (endpoint for piece in listing.items for endpoint in entries(piece, "endpoints"))
     return sum(dig(endpoint, "conditions", "ready") is not False for endpoint in found)
+
+
+def _ports(listing: Listing) -> frozenset[tuple[str, int]]:
+    found = (port for piece in listing.items for port in entries(piece, "ports"))
+    return frozenset((str(port.get("protocol") or "TCP"), int(port.get("port") or 0)) for port in found)
 
 
 def _parse(reader: Reader, snapshot: Snapshot, kind: str, key: str) -> Parsed | None:

@@ -56,7 +56,9 @@ class Snapshot:
     kueue: Parsed | None = None
     """Kueue's configuration; None where Kueue does not run."""
     endpoints: Mapping[str, int] = field(default_factory=dict)
-    """Ready endpoints of the Services that webhooks and names need, by ``namespace/name``."""
+    """Ready endpoints of the Services that webhooks, names and proxies need, by ``namespace/name``."""
+    ports: Mapping[str, frozenset[tuple[str, int]]] = field(default_factory=dict)
+    """Protocols and ports on which the pods behind these Services listen."""
     release: str = ""
     """The doctor's own: the one whose definition it knows."""
     fields: frozenset[str] = frozenset()

@@ -7,23 +7,20 @@ no other takes away, so whoever may write policies in the namespace can allow a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from bert_operator import cluster_dns
 from bert_operator.api.schema.cluster import ProxySpec
 from bert_operator.render import names
 from bert_operator.render.frozen import Frozen, owner_reference
 
 Document = dict[str, Any]
 
-_DNS_PORT = 53
 _USUAL_PORTS = {"http": 80, "https": 443}
-_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
-_SERVICE = re.compile(rf"{_LABEL}\.({_LABEL})\.svc(?:\.cluster\.local)?")
-"""Name of a Service, with its namespace. No other ending: ``proxy.emea.svc.corp.example`` is a host of a company's."""
+_NAMESPACE = "kubernetes.io/metadata.name"
 _ANY_POD: Document = {"namespaceSelector": {}}
 _ANYWHERE: list[Document] = [
     # Not the node itself, where clouds hand out its credentials (RFC 3927 and 4291: link-local).
@@ -53,7 +50,7 @@ def render_network_policy(
     own = {"podSelector": {"matchLabels": {names.JOB_LABEL: frozen.job.ref.name}}}
     ingress: list[Document] = [{"from": [own]}]
     if spec.logging.prometheus_port:  # 0: a free one, which nobody knows here
-        there = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": monitoring_namespace}}}
+        there = {"namespaceSelector": {"matchLabels": {_NAMESPACE: monitoring_namespace}}}
         ingress.append({"from": [there], "ports": [_port(spec.logging.prometheus_port)]})
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -71,8 +68,7 @@ def render_network_policy(
             # All ports: sshd's aside, MPI, NCCL and Gloo choose theirs.
             "egress": [
                 {"to": [own]},
-                # Anywhere: where names are answered differs between clusters (a Service, an address of the node).
-                {"ports": [_port(_DNS_PORT, "UDP"), _port(_DNS_PORT)]},
+                *_names(),
                 *(
                     {"to": _peers(host), "ports": [_port(port)]}
                     for port, host in sorted(set(_proxy_places(spec.proxy, proxies)))
@@ -80,6 +76,18 @@ def render_network_policy(
                 *egress,
             ],
         },
+    }
+
+
+def _names() -> Iterator[Document]:
+    """Yield the rules for asking names."""
+    # Anywhere: where names are answered differs between clusters (pods, an address of the node).
+    yield {"ports": [_port(cluster_dns.PORT, protocol) for protocol in ("UDP", "TCP")]}
+    # A rule is held against the port of the pod that a Service leads to. Nobody else answers names there.
+    there = {"key": _NAMESPACE, "operator": "In", "values": [*cluster_dns.NAMESPACES]}
+    yield {
+        "to": [{"namespaceSelector": {"matchExpressions": [there]}}],
+        "ports": [_port(port, protocol) for port in cluster_dns.POD_PORTS for protocol in ("UDP", "TCP")],
     }
 
 
@@ -103,8 +111,8 @@ def _proxy_places(proxy: ProxySpec, proxies: Collection[str]) -> Iterator[tuple[
 
 def _policy_host(host: str) -> str:
     """Return a host as a policy can name it: an address, or a Service without the dot at its end. Else empty."""
-    if _SERVICE.fullmatch(name := host.removesuffix(".")):
-        return name
+    if cluster_dns.service_of(host):
+        return host.removesuffix(".")
     try:
         ip_address(host)
     except ValueError:
@@ -114,8 +122,8 @@ def _policy_host(host: str) -> str:
 
 def _peers(host: str) -> list[Document]:
     """Return whom a proxy's port is open to. A policy knows addresses and pods, no names outside of the cluster."""
-    if service := _SERVICE.fullmatch(host):
-        return [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": service[1]}}}]
+    if service := cluster_dns.service_of(host):
+        return [{"namespaceSelector": {"matchLabels": {_NAMESPACE: service[0]}}}]
     if not host:
         return _ANYWHERE
     address = ip_address(host)
