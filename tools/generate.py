@@ -270,7 +270,7 @@ def render_chart_values_schema() -> str:
     schema["properties"]["settings"] = {
         "type": "object",
         "additionalProperties": False,
-        # Helm deletes what is null before it looks here; the operator's own default would then hold, and not the chart's.
+        # Helm deletes nulls before it looks here; the operator's own default would then hold, and not the chart's.
         "required": [name for name, value in values.items() if value and value != fields[name]["default"]],
         "properties": fields,
     }

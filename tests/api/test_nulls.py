@@ -132,8 +132,8 @@ def test_a_null_in_place_of_another_default_is_remarked_on() -> None:
     document["spec"]["resources"] = {"rdma": None}
     document["spec"]["stages"][1]["pretrain"]["warmup"] = None
     assert null_remarks(document) == [
-        'spec.stages[1].pretrain.warmup: null is as if it were left out, which is {"proportion": 0.1}; write the value that '
-        "is meant",
+        'spec.stages[1].pretrain.warmup: null is as if it were left out, which is {"proportion": 0.1}; '
+        "write the value that is meant",
         "spec.optimizer.maxGradientNorm: null is as if it were left out, which is 1.0; write the value that is meant",
     ]
 

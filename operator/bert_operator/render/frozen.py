@@ -242,7 +242,7 @@ def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[st
 
 
 def _as_clipped(own: OptimizerSpec, before: OptimizerSpec) -> OptimizerSpec:
-    """Undo the default that the API server has put in place of a null, which was no clipping when the job was frozen."""
+    """Undo the default that the API server puts in place of a null, which was no clipping when the job was frozen."""
     is_filled_in = own.max_gradient_norm == OptimizerSpec().max_gradient_norm and before.max_gradient_norm == 0
     return own.model_copy(update={"max_gradient_norm": 0.0}) if is_filled_in else own
 

@@ -1,7 +1,7 @@
 """Reads JSON values as the API server does, where strict validation alone would not. Pure.
 
-Lists become tuples, which they are in a job. A field that is null is left out, and 2.0 is the integer 2, as which kubectl
-sends it: JSON has one kind of number.
+Lists become tuples, which they are in a job. A field that is null is left out, and 2.0 is the integer 2, as which
+kubectl sends it: JSON has one kind of number.
 """
 
 from __future__ import annotations

@@ -79,11 +79,11 @@ def check_rules(job: BertPretrainJob) -> None:
 def null_remarks(document: dict[str, Any]) -> list[str]:
     """Return remarks on nulls of a job's document that stand in place of a default, in its order.
 
-    A tool that merges deletes them before anybody reads them; whoever writes one may mean something else than the default.
+    A tool that merges deletes them before anybody reads them; whoever writes one may mean something else.
     """
     return [
-        f"{render_path(path)}: null is as if it were left out, which is {render_value(default)}; write the value that is "
-        "meant"
+        f"{render_path(path)}: null is as if it were left out, which is {render_value(default)}; "
+        "write the value that is meant"
         for path, default in find_nulls(document)
     ]
 
