@@ -14,6 +14,7 @@ from bert_operator.render.frozen import freeze
 from bert_operator.state.runs import list_runs, run_placement
 from bert_trainer.pod.__main__ import parse_arguments
 from bert_trainer.pod.binding import PLACES
+from bert_trainer.pod.launcher import WATCHED_VARIABLE
 from bert_trainer.pod.mpi import MPIS
 from child_cases import IMAGE, case_child, child_of, container, every_job, templates
 
@@ -72,6 +73,12 @@ def test_programs_arrive_whole() -> None:
     assert parsed("prepare", "single")[1] == ("bert-data", "build", "--config", "/etc/bert/run-config.json")
     # A program's own -- is no end of ours.
     assert parsed("workspace", "launcher")[1][-2:] == ("--", "--price=$5")
+
+
+def test_the_launcher_knows_that_the_operator_watches_its_workers() -> None:
+    for role, template in templates(case_child("two-workers-open-mpi")):
+        variables = {item["name"]: item.get("value") for item in container(template)["env"]}
+        assert variables.get(WATCHED_VARIABLE) == ("true" if role == "launcher" else None)
 
 
 def test_launcher_and_workers_meet_at_one_port() -> None:

@@ -19,6 +19,7 @@ import pytest
 import pods
 from bert_trainer.errors import Stopped
 from bert_trainer.pod.launcher import (
+    WATCHED_VARIABLE,
     Deadline,
     WorkersUnreachable,
     explain_ssh,
@@ -142,6 +143,23 @@ def test_silent_workers_end_the_launcher_with_4_and_are_named(tmp_path: Path) ->
     assert ended.stderr.startswith("Waiting for 2 workers, 1 s at most\n")
     assert "no-such-worker (name not resolved)" in ended.stderr
     assert '"silentWorkers": ["no-such-worker", "127.0.0.1"]' in record.read_text()
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="requires ssh")
+def test_under_an_operator_that_sees_pods_the_launcher_has_no_limit_and_says_for_whom_it_waits(tmp_path: Path) -> None:
+    hostfile, config = tmp_path / "hostfile", tmp_path / "run.json"
+    hostfile.write_text(f"{NOWHERE} slots=1\n")
+    config.write_text('{"job": {"uid": "uid-1"}}')
+    options = ["launcher", "--ranks", "1", "--workers", "1", "--slots", "1", "--wait-seconds", "1"]
+    options += ["--hostfile", str(hostfile), "--termination-log", str(tmp_path / "record.json")]
+    known = {"BERT_RUN_CONFIG": str(config), "BERT_ATTEMPT": "2", WATCHED_VARIABLE: "true"}
+    with pods.running([*pods.POD, *options, "--", sys.executable], tmp_path / "log", **known) as pod:
+        pod.wait_for('bert-trainer/1 event=unreached message="no-such-worker (name not resolved)" job=uid-1 attempt=2')
+        with pytest.raises(subprocess.TimeoutExpired):
+            pod.process.wait(2)
+        pod.process.terminate()
+        assert pod.end() == 3
+    assert "Waiting for 1 worker, 1 s at most from the moment in which all pods run" in pod.log.read_text()
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="requires ssh")

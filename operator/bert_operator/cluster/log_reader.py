@@ -81,6 +81,8 @@ class LatestRecords:
     """The newest evaluation of each stage."""
     hang: ProgressRecord | None = None
     """That ranks make no progress; None once one of them does."""
+    unreached: ProgressRecord | None = None
+    """That the launcher waits for its workers, and for which; None once it writes anything else."""
     silence: Silence | None = None
     """Of a launcher that does not keep its promise to write something."""
     unreadable: str | None = None
@@ -410,7 +412,8 @@ def read_latest_records(
     out the job's own. None: none are left out.
     """
     progress, checkpoint, refused = before.progress, before.checkpoint, set()
-    hang, promise = (it if it and it.attempt == attempt else None for it in (before.hang, before.promise))
+    earlier = (before.hang, before.promise, before.unreached)
+    hang, promise, unreached = (it if it and it.attempt == attempt else None for it in earlier)
     results: list[StageResult] = []
     for line in text.split("\n"):
         record = parse_progress_line(line)
@@ -420,6 +423,7 @@ def read_latest_records(
         # Ranks may print the log of another job, and a resumed run that of its predecessor.
         if record is None or (record.job, record.attempt) != (uid, attempt):
             continue
+        unreached = record if record.event == "unreached" else None
         if record.event == "alive":
             promise = record
             continue
@@ -437,6 +441,7 @@ def read_latest_records(
         checkpoint=checkpoint,
         results=add_results(before.results, results, stages),
         hang=hang,
+        unreached=unreached,
         pod=before.pod,
         job=uid,
         refused=frozenset(refused),

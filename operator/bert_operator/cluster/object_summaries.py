@@ -152,6 +152,8 @@ class PodSummary(NamedTuple):
     created_at_s: float
     sick_devices: str = ""
     """Devices that kubelet calls unhealthy (allocatedResourcesStatus); empty if none, or where it says nothing."""
+    started_at_s: float | None = None
+    """When its container began to run, by its node's clock; None unless it runs."""
     described_at_s: float | None = None
     """When its status was written last, by the API server's clock; None where that is not told, or while it runs."""
     image: str = ""
@@ -374,6 +376,7 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         owner_uid=sys.intern(_owner_uid(metadata)),
         created_at_s=time_of(metadata.get("creationTimestamp")) or 0.0,
         sick_devices=_sick_devices(container),
+        started_at_s=time_of((state.get("running") or {}).get("startedAt")),
         described_at_s=_described_at(metadata) if status.get("phase") in ("Failed", "Succeeded") else None,
         image=_image(body),
     )

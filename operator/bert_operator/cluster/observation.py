@@ -25,7 +25,7 @@ SETTLING_S = 10.0
 
 LOST_WORKER_S = 60.0
 """So long after a worker has ended the launcher may still say what happened. Ranks that run end within seconds, with
-the cause. A launcher that waits for its workers knows no pods, and would go on for ``mpi.workerWaitSeconds``."""
+the cause. A launcher that waits for its workers knows no pods, and would wait for ever."""
 
 
 def observe_child(
@@ -90,6 +90,7 @@ def observe_child(
             state="Running",
             blocker=None if child.is_deleting else find_unready(pods, now_s),
             finding=None if child.is_deleting else find_trouble(pods, nodes),
+            running_since_s=_running_since(child, pods, workers),
             pod_nodes=tuple(sorted((pod.name, pod.node) for pod in pods if pod.node)),
         )
     blocker = None if child.is_deleting else find_blocker(child, pods, warnings, workers=workers, now_s=now_s)
@@ -225,6 +226,19 @@ def _has_begun(child: ChildSummary, pods: Iterable[PodSummary], workers: int, co
     if launcher is None:
         return False
     return launcher.phase != "Running" or sum(pod.role == names.WORKER for pod in begun) >= workers
+
+
+def _running_since(child: ChildSummary, pods: Iterable[PodSummary], workers: int) -> float | None:
+    """Return since when the launcher and all workers of an MPIJob have run; None while one of them does not."""
+    # The API server wrote when a pod was created, its node when it started: by a clock that may be behind.
+    started = [
+        (pod.role, max(pod.started_at_s, pod.created_at_s))
+        for pod in pods
+        if pod.phase == "Running" and pod.started_at_s is not None and not pod.is_deleting
+    ]
+    roles = [role for role, _ in started]
+    is_whole = names.LAUNCHER in roles and roles.count(names.WORKER) >= workers
+    return max(at_s for _, at_s in started) if child.kind == "MPIJob" and is_whole else None
 
 
 def _failed(base: Child, child: ChildSummary, pods: Sequence[PodSummary], conditions: Mapping[str, str]) -> Child:

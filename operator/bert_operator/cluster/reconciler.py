@@ -284,8 +284,10 @@ class Reconciler:
         pods = () if newest is None else self._index.pods(job.ref, newest.name)
         latest = select_records(self._log_records.latest(job.ref), newest, pods)
         # Only of this very job: one that had its name before may have left records.
-        records = latest.progress, latest.checkpoint, latest.hang
-        progress, checkpoint, hang = (record if record and record.job == summary.uid else None for record in records)
+        records = latest.progress, latest.checkpoint, latest.hang, latest.unreached
+        progress, checkpoint, hang, unreached = (
+            record if record and record.job == summary.uid else None for record in records
+        )
         told = latest if latest.job == summary.uid else LatestRecords()
         return Observed(
             status=status,
@@ -295,6 +297,7 @@ class Reconciler:
             checkpoint=checkpoint,
             results=told.results,
             hang=hang,
+            unreached=unreached,
             silence=told.silence,
             unreadable=told.unreadable,
             cut=told.cut,

@@ -202,6 +202,8 @@ def environment(frozen: Frozen, child: ChildSpec, role: str) -> list[Document]:
     variables: dict[str, Document] = {
         "BERT_ATTEMPT": {"value": str(child.attempt)},
         "BERT_RUN_CONFIG": {"value": RUN_CONFIG_PATH},
+        # Older images do not know it, and end by themselves after --wait-seconds.
+        **({"BERT_WORKERS_WATCHED": {"value": "true"}} if role == names.LAUNCHER else {}),
         "BERT_LOG_FOLDER": {"value": _escape_expansion(f"{frozen.output_folder}/logs")},
         "HOME": {"value": users.home_of(users.user_of(spec, role))},
         # Own programs may print progress without a flush; through a pipe it would come in blocks of 8 KiB.

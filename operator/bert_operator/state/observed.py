@@ -73,6 +73,8 @@ class Child:
     """Seconds since 1970."""
     waiting_since_s: float | None = None
     """When it was created or last resumed by a queue, in seconds since 1970; None while a queue holds it back."""
+    running_since_s: float | None = None
+    """Since when all pods of several have run, in seconds since 1970; None while one of them does not."""
     ref: ChildRef | None = None
     """Its object in the cluster."""
     pod: str | None = None
@@ -127,6 +129,8 @@ class Observed:
     """The evaluations that were read, the newest of each stage."""
     hang: ProgressRecord | None = None
     """That ranks of the newest attempt make no progress; None once one of them does."""
+    unreached: ProgressRecord | None = None
+    """That the launcher of the newest attempt waits for its workers, and for which; None once it has them."""
     silence: Silence | None = None
     """Of an attempt whose launcher, or single pod, does not keep its promise to write something."""
     unreadable: str | None = None

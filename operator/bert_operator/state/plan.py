@@ -7,18 +7,24 @@ carried out, the next plan is empty, so it may be called at any time and any num
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import BlockerReason, FailureReason, Reason
-from bert_operator.api.schema.status import TERMINAL_PHASES, CheckpointStatus, ChildRef, Failure, FailureKind, JobStatus
-from bert_operator.names import TRAINING_RUN
+from bert_operator.api.schema.status import TERMINAL_PHASES, ChildRef, Failure, JobStatus
 from bert_operator.state import status
 from bert_operator.state.bad_nodes import find_bad_nodes
 from bert_operator.state.budgets import back_off_s, is_storage, num_counted, since_checkpoint
+from bert_operator.state.deadlines import (
+    earliest,
+    seconds_left,
+    seconds_to_live,
+    seconds_to_reach_workers,
+    seconds_to_start,
+)
+from bert_operator.state.failures import list_failures, was_seen
 from bert_operator.state.findings import find_findings
-from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Observed
+from bert_operator.state.observed import Blocker, Child, Observed
 from bert_operator.state.queues import describe_queued, find_queue
 from bert_operator.state.results import add_results, describe_results
 from bert_operator.state.runs import ChildSpec, Run, list_runs
@@ -72,18 +78,18 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
     if observed.status.phase in TERMINAL_PHASES:
         # A terminal phase is never left: a late event must not restart a job that was reported as finished. Only what
         # still runs is stopped, and the TTL is awaited.
-        left_s = _seconds_to_live(job, observed.status, now_s)
+        left_s = seconds_to_live(job, observed.status, now_s)
         return Plan(
             status=observed.status,
             stop=_not_stopping(active),
             delete_job=left_s is not None and left_s <= 0,
             requeue_after_s=left_s,
         )
-    notify = job.spec.run_policy.on_hang == "Notify"
     # Whoever wants the job stopped has it stopped by the way that every child takes, and told as that.
     candidates = [] if observed.stop_requested else active
-    given_up = [child for child in candidates if child.lost or _is_silent(child, observed) and not notify]
-    failed = {child: _as_failed(child, observed) for child in given_up}
+    ends = {child: _why_given_up(job, observed, child, now_s) for child in candidates}
+    failed = {child: end for child, end in ends.items() if end is not None}
+    given_up = list(failed)
     observed = replace(observed, children=tuple(failed.get(child, child) for child in observed.children))
     active = [child for child in active if child not in given_up]
     # The status outlives the cache: a child whose outcome it has is over, even if a late watch still shows it running.
@@ -97,7 +103,7 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
     if step.create is not None:
         facts = replace(facts, attempt=step.create.attempt, run=step.create.run, started=True)
     new = status.describe(observed.status, facts, step.verdict, generation=job.metadata.generation, now_s=now_s)
-    left_s = _seconds_to_live(job, new, now_s) if new.phase in TERMINAL_PHASES else step.requeue_after_s
+    left_s = seconds_to_live(job, new, now_s) if new.phase in TERMINAL_PHASES else step.requeue_after_s
     # At once, and not when the next attempt is due: its workers may go on.
     left = [child for child in given_up if child.ref not in [other.ref for other in step.remove]]
     # Nobody has seen it end: another operator, which did not know that it had been there, may have made it once more.
@@ -110,34 +116,25 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
 def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
     """Merge the last status with the children; where they overlap, the status wins, since it is already published."""
     previous = observed.status
-    # Failures of earlier attempts are only in the status: their children are removed before the next attempt.
     children = sorted(observed.children, key=lambda child: child.attempt)
-    failures = {failure.attempt: failure for failure in previous.failures}
     record = observed.checkpoint or observed.progress
     newest_saved = status.newest_checkpoint(previous, record)
     # What it took is of no use in a list of hundreds.
     checkpoint = newest_saved and newest_saved.model_copy(update={"seconds": None, "stop_seconds": None})
+    failures = list_failures(observed, checkpoint, now_s)
     given_s = job.spec.run_policy.stop_grace_seconds
     raised_s = raise_grace(given_s, previous.stop_grace_seconds, newest_saved, observed.longest_grace_s)
-    for child in children:
-        has_trained = _has_trained(child, observed, failures)
-        kind = _failure_kind(child, was_asked=_was_asked(child, observed), has_trained=has_trained)
-        if kind is not None and child.attempt not in failures:
-            failures[child.attempt] = _failure(child, kind, checkpoint, now_s)
-    if _is_lost(observed, set(failures)):
-        failures[previous.attempt] = _lost(previous, checkpoint, now_s)
     done = [child.run for child in children if child.state == "Succeeded"]
     newest = children[-1] if children else None
     # An older child than the status knows is a leftover, as after a conflict between two operators.
     newer = newest if newest is not None and newest.attempt >= previous.attempt else None
-    all_failures = tuple(failures[attempt] for attempt in sorted(failures))
     return Facts(
         namespace=job.metadata.namespace,
         # Children count as well: a status that was lost must not lead to a number that is taken.
         attempt=max([previous.attempt, *(child.attempt for child in children)]),
         run=newer.run if newer else previous.run,
         completed_runs=tuple(dict.fromkeys([*previous.completed_runs, *done])),
-        failures=all_failures,
+        failures=failures,
         progress=observed.progress,
         checkpoint=record,
         results=add_results(previous.results, observed.results, [stage.name for stage in job.spec.stages]),
@@ -148,16 +145,8 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
         blocker=newest.blocker if newest is not None and newest.is_active else observed.blocker,
         findings=find_findings(observed, newest, newest_saved, max(given_s, raised_s or 0)),
         stop_grace_s=raised_s,
-        storage_blocker=_storage_blocker(job, all_failures),
+        storage_blocker=_storage_blocker(job, failures),
     )
-
-
-def _has_trained(child: Child, observed: Observed, failures: Mapping[int, Failure]) -> bool:
-    """Return whether the output folder has worked before: then a storage failure is not the user's mistake."""
-    previous, seen = observed.status, observed.checkpoint or observed.progress
-    is_saved = previous.checkpoint is not None or seen is not None and seen.event in ("checkpoint", "resumed")
-    earlier = (failure for failure in failures.values() if failure.attempt < child.attempt)
-    return child.run == TRAINING_RUN and (is_saved or any(is_storage(failure) for failure in earlier))
 
 
 def _storage_blocker(job: BertPretrainJob, failures: tuple[Failure, ...]) -> Blocker | None:
@@ -176,10 +165,27 @@ def _is_silent(child: Child, observed: Observed) -> bool:
     return silence is not None and child.state == "Running" and child.attempt == silence.attempt
 
 
-def _as_failed(child: Child, observed: Observed) -> Child:
+def _why_given_up(job: BertPretrainJob, observed: Observed, child: Child, now_s: float) -> Child | None:
+    """Return a child that can only be ended as one that has failed, with the reason; None if it goes on."""
+    left_s = seconds_to_reach_workers(job, observed, child, now_s)
     if child.lost:
-        return replace(child, state="Failed", reason=child.reason or FailureReason.KILLED.value, message=child.lost)
-    return replace(child, state="Failed", reason=FailureReason.HUNG.value, message=_describe_silence(observed))
+        reason, message = child.reason or FailureReason.KILLED.value, child.lost
+    elif left_s is not None and left_s <= 0:
+        reason, message = FailureReason.WORKERS_UNREACHABLE.value, _describe_unreached(job, observed)
+    elif _is_silent(child, observed) and job.spec.run_policy.on_hang != "Notify":
+        reason, message = FailureReason.HUNG.value, _describe_silence(observed)
+    else:
+        return None
+    return replace(child, state="Failed", reason=reason, message=message)
+
+
+def _describe_unreached(job: BertPretrainJob, observed: Observed) -> str:
+    missing = observed.unreached.text("message") if observed.unreached is not None else None
+    return (
+        f"All pods have run for {job.spec.mpi.worker_wait_seconds} s, and the launcher still waits for "
+        f"{missing or 'its workers'}. Next: see that names resolve and that no network policy keeps the launcher from "
+        "port 2222 of the workers; where workers take longer to start, raise mpi.workerWaitSeconds"
+    )
 
 
 def _describe_silence(observed: Observed) -> str:
@@ -218,7 +224,7 @@ def _child_worth_writing(previous: JobStatus, newest: Child | None) -> ChildRef 
 def _decide(job: BertPretrainJob, observed: Observed, facts: Facts, active: list[Child], now_s: float) -> _Step:
     """Return the first decision that applies, in order of urgency."""
     run = next((run for run in list_runs(job) if run.name not in facts.completed_runs), None)
-    left_s = _seconds_left(job, observed.status, now_s)
+    left_s = seconds_left(job, observed.status, now_s)
     # Before the deadline: a job whose last run completed in time has succeeded, however late that is seen.
     final = _final_verdict(job, facts, run)
     if active:
@@ -250,7 +256,7 @@ def _supervise(
     """Decide while children are active: stop all of them, stop the older ones, or let them run."""
     newest = _still_running(max(active, key=lambda child: child.attempt), observed.status)
     is_newest_of_all = newest.attempt >= observed.status.attempt
-    late_in_s = _seconds_to_start(job, newest, now_s) if is_newest_of_all else None
+    late_in_s = seconds_to_start(job, newest, now_s) if is_newest_of_all else None
     if stopping := _reason_to_stop(observed, newest, final, left_s, late_in_s):
         after_s = left_s if stopping.reason == Reason.STOPPING_TO_RESTART else None
         return _Step(verdict=stopping, stop=_not_stopping(active), requeue_after_s=after_s)
@@ -266,7 +272,8 @@ def _supervise(
         verdict = Verdict(phase="Pending", reason=Reason.RETRYING_AT_ONCE if is_retry else Reason.WAITING_TO_START)
     else:
         verdict = _running(observed, newest)
-    return _Step(verdict=verdict, stop=_not_stopping(older), requeue_after_s=_earliest(left_s, late_in_s))
+    reach_s = seconds_to_reach_workers(job, observed, newest, now_s)
+    return _Step(verdict=verdict, stop=_not_stopping(older), requeue_after_s=earliest(left_s, late_in_s, reach_s))
 
 
 def _running(observed: Observed, newest: Child) -> Verdict:
@@ -340,7 +347,7 @@ def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now
     if wait_s > 0:
         message = f"Attempt {failures[-1].attempt} failed ({failures[-1].reason}); {len(failures)} so far"
         verdict = Verdict(phase="Pending", reason=Reason.BACKING_OFF, message=message)
-        return _Step(verdict=verdict, requeue_after_s=_earliest(wait_s, left_s))
+        return _Step(verdict=verdict, requeue_after_s=earliest(wait_s, left_s))
     # Of this run only: children of completed runs stay, with their logs, until the job is deleted.
     leftovers = tuple(child for child in observed.children if child.run == run.name and child.ref is not None)
     if leftovers:
@@ -375,122 +382,7 @@ def _was_never_created(observed: Observed, facts: Facts) -> bool:
     return (
         previous.attempt > 0
         and previous.attempt == facts.attempt
-        and not (_was_seen(observed) or previous.attempt in ended or previous.run in facts.completed_runs)
-    )
-
-
-def _was_seen(observed: Observed) -> bool:
-    """Return whether the child of the newest attempt in the status was ever seen."""
-    previous = observed.status
-    records = (previous.child, observed.created)
-    on_record = any(child is not None and child.attempt >= previous.attempt for child in records)
-    return on_record or any(child.attempt >= previous.attempt for child in observed.children)
-
-
-def _earliest(*moments_s: float | None) -> float | None:
-    return min((moment for moment in moments_s if moment is not None), default=None)
-
-
-def _seconds_left(job: BertPretrainJob, previous: JobStatus, now_s: float) -> float | None:
-    deadline_s = job.spec.run_policy.active_deadline_seconds
-    if deadline_s is None:
-        return None
-    # From the first child on, as the field says: queues, pauses and back-offs count.
-    started_at_s = parse_time(previous.start_time) if previous.start_time else now_s
-    return started_at_s + deadline_s - now_s
-
-
-def _seconds_to_start(job: BertPretrainJob, child: Child, now_s: float) -> float | None:
-    deadline_s = job.spec.run_policy.start_deadline_seconds
-    if deadline_s is None or child.state != "Pending" or child.stopping or child.waiting_since_s is None:
-        return None
-    return child.waiting_since_s + deadline_s - now_s
-
-
-def _seconds_to_live(job: BertPretrainJob, ended: JobStatus, now_s: float) -> float | None:
-    ttl_s = job.spec.run_policy.ttl_seconds_after_finished
-    if ttl_s is None or ended.completion_time is None:
-        return None
-    return parse_time(ended.completion_time) + ttl_s - now_s
-
-
-def _was_asked(child: Child, observed: Observed) -> bool:
-    """Return whether the operator asked a child to stop. A deletion by anyone else is a failure of infrastructure."""
-    newest = max((other.attempt for other in observed.children), default=0)
-    by_us = _are_all_stopped(observed.status) or child.attempt < newest
-    return observed.stop_requested or (child.stopping and by_us)
-
-
-def _are_all_stopped(previous: JobStatus) -> bool:
-    """Return whether the last status was that the operator stops, has stopped or removes all children."""
-    return previous.phase in ("Stopping", "Stopped") or previous.reason == Reason.REMOVING_PREVIOUS
-
-
-def _failure_kind(child: Child, *, was_asked: bool, has_trained: bool) -> FailureKind | None:
-    """Return the retry budget that a child's outcome counts against; None if it is no failure.
-
-    Args:
-        child: An ended child, or any other.
-        was_asked: The operator asked it to stop.
-        has_trained: The run had a checkpoint, so a storage failure is not wrong input.
-    """
-    if child.state == "Stopped":
-        return None if was_asked else "Infrastructure"
-    if child.state != "Failed":
-        return None
-    # Before the exit code: until its first step, a run reports an outage of the file server with the exit code of a
-    # mistyped path. Only that it has written before tells them apart.
-    if child.reason == FailureReason.STORAGE_FAILED and has_trained:
-        return None if was_asked else "Infrastructure"
-    if child.exit_code == EXIT_BAD_INPUT:
-        return "InvalidInput"
-    # No exit code: the pod disappeared with its node, or was deleted.
-    if child.signal is not None or child.exit_code in (None, EXIT_INFRASTRUCTURE):
-        return None if was_asked else "Infrastructure"
-    return "Application"
-
-
-def _failure(child: Child, kind: FailureKind, checkpoint: CheckpointStatus | None, now_s: float) -> Failure:
-    if kind == "InvalidInput":
-        reason = FailureReason.REFUSED_INPUT
-    elif child.state == "Stopped":
-        reason = FailureReason.STOPPED_UNASKED
-    else:
-        reason = FailureReason.EXITED if kind == "Application" else FailureReason.KILLED
-    return Failure(
-        run=child.run,
-        attempt=child.attempt,
-        kind=kind,
-        reason=child.reason or reason.value,
-        pod=child.pod,
-        node=child.node,
-        exit_code=child.exit_code,
-        signal=child.signal,
-        message=child.message,
-        checkpoint=checkpoint,
-        finished_at=render_time(now_s if child.finished_at_s is None else child.finished_at_s),
-    )
-
-
-def _is_lost(observed: Observed, failed: set[int]) -> bool:
-    """Return whether the newest child in the status has disappeared, although nothing asked it to stop."""
-    previous = observed.status
-    # At least: another operator may have gone on to the next attempt.
-    present = any(child.attempt >= previous.attempt for child in observed.children)
-    accounted = previous.attempt in failed or previous.run in previous.completed_runs
-    expected = observed.stop_requested or _are_all_stopped(previous)
-    return previous.attempt > 0 and _was_seen(observed) and not (present or accounted or expected)
-
-
-def _lost(previous: JobStatus, checkpoint: CheckpointStatus | None, now_s: float) -> Failure:
-    return Failure(
-        run=previous.run or TRAINING_RUN,
-        attempt=previous.attempt,
-        kind="Infrastructure",
-        reason=FailureReason.LOST.value,
-        message=FailureReason.LOST.sentence,
-        checkpoint=checkpoint,
-        finished_at=render_time(now_s),
+        and not (was_seen(observed) or previous.attempt in ended or previous.run in facts.completed_runs)
     )
 
 

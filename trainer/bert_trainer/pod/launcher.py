@@ -6,6 +6,7 @@ minute or more. So each of them is probed first, and a launcher that waits repor
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import socket
@@ -45,7 +46,13 @@ from bert_trainer.pod.signs_of_life import signs_of_life
 Probe = Callable[[], str | None]
 """Returns None if a host answers, else why not."""
 
+WATCHED_VARIABLE = "BERT_WORKERS_WATCHED"
+"""Set by an operator that ends an attempt whose pods all run and whose launcher does not reach its workers. It sees
+pods; from here a worker that waits for a node, or for its image, looks like one that does not answer."""
+
 _REPORT_EVERY_S = 10.0
+_FIRST_TOLD_S = 1.0
+_REPORT_RARELY = 6  # times as long: workers may be waited for for days
 
 _FIRST_PAUSE_S = 0.2
 _MAX_PAUSE_S = 3.0
@@ -133,8 +140,20 @@ def run_launcher(job: Job) -> int:
 
 def _wait_for_workers(job: Job, stop: StopForwarder, ssh: str, options: Sequence[str]) -> tuple[Host, ...]:
     workers = "1 worker" if job.workers == 1 else f"{job.workers} workers"
-    report(f"Waiting for {workers}, {job.wait_s:g} s at most")
-    deadline = Deadline(job.wait_s, stop, report)
+    source = read_record_source(job.program, os.environ)
+    is_watched = os.environ.get(WATCHED_VARIABLE) == "true" and source.job is not None
+
+    def tell(missing: Mapping[str, str]) -> None:
+        """Tell the operator that the limit may count, once all pods run."""
+        message = join_names(f"{name} ({reason})" for name, reason in missing.items())
+        sys.stdout.write(source.render_record("unreached", message=message) + "\n")
+        sys.stdout.flush()
+
+    limit = f"{job.wait_s:g} s at most" + (" from the moment in which all pods run" if is_watched else "")
+    report(f"Waiting for {workers}, {limit}")
+    deadline = Deadline(
+        math.inf if is_watched else job.wait_s, stop, report, tell=tell if is_watched else lambda missing: None
+    )
     hosts = wait_for_hostfile(job.hostfile, workers=job.workers, slots=job.slots, deadline=deadline)
     # With some MPIs workers connect back to this pod by its name, so that name has to resolve as well.
     own = socket.gethostname()
@@ -203,18 +222,21 @@ class Deadline:
         stop: StopForwarder,
         report: Callable[[str], None],
         report_every_s: float = _REPORT_EVERY_S,
+        tell: Callable[[Mapping[str, str]], None] = lambda missing: None,
     ) -> None:
         """Start now.
 
         Args:
-            limit_s: Seconds to wait altogether.
+            limit_s: Seconds to wait altogether; infinite where somebody else ends the wait.
             stop: Ends the wait on request.
             report: Takes lines for the log.
-            report_every_s: Seconds between reports.
+            report_every_s: Seconds between the first reports; later ones come up to six times as far apart.
+            tell: Takes what is missing, with the reasons, soon and then at every report.
         """
         self._began_at_s = time.monotonic()
         self._limit_s, self._stop, self._report, self._every_s = limit_s, stop, report, report_every_s
         self._reported_at_s = self._began_at_s
+        self._tell, self._has_told, self._rarest_s = tell, False, _REPORT_RARELY * report_every_s
 
     @property
     def waited_s(self) -> float:
@@ -243,13 +265,18 @@ class Deadline:
                 hint="check that these pods are scheduled and running, and that no network policy keeps the launcher "
                 "from reaching them",
             )
+        if self.waited_s >= _FIRST_TOLD_S and not self._has_told:
+            self._has_told = True
+            self._tell(describe())
         if time.monotonic() - self._reported_at_s >= self._every_s:
             self._reported_at_s = time.monotonic()
+            self._every_s = min(1.5 * self._every_s, self._rarest_s)
             missing = describe()
             for name, reason in list(missing.items())[:_MAX_REPORTED_HOSTS]:
                 self._report(f"Waiting for {name}: {reason}")
             if len(missing) > _MAX_REPORTED_HOSTS:
                 self._report(f"Waiting for {len(missing) - _MAX_REPORTED_HOSTS} more")
+            self._tell(missing)
         time.sleep(_POLL_S)
 
 

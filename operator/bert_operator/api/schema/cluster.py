@@ -278,7 +278,9 @@ class MpiSpec(Section):
     implementation: Literal["OpenMPI", "Intel", "MPICH"] = "OpenMPI"
     """The MPI in the image. Default: OpenMPI, versions 4 and 5."""
     worker_wait_seconds: Annotated[int, Field(ge=10, le=86_400)] = 600
-    """Seconds that the launcher waits for DNS and ssh of every worker before the attempt fails. Default: 600."""
+    """Seconds that the launcher waits for DNS and ssh of every worker before the attempt fails, counted from the moment
+    in which all its pods run: pods that wait for nodes, images or quota are the matter of
+    runPolicy.startDeadlineSeconds. Default: 600."""
 
 
 class NetworkSpec(Section):

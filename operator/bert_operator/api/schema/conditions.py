@@ -311,6 +311,11 @@ class FailureReason(_Described):
         "names it, and the log holds the stacks of all ranks that could write them. See runPolicy.onHang.",
     )
     KILLED = "Killed", "A process of the child was killed or lost: a signal, exit code 4, or a worker pod that ended."
+    WORKERS_UNREACHABLE = (
+        "WorkersUnreachable",
+        "All pods of the attempt have run for mpi.workerWaitSeconds, and the launcher does not reach every worker by "
+        "name and ssh. The message says which, and why.",
+    )
     STOPPED_UNASKED = (
         "StoppedUnasked",
         "The child left with a checkpoint though nobody asked it to: its machine was drained.",

@@ -24,7 +24,7 @@ def check_names(snapshot: Snapshot) -> Iterator[Finding]:
     if not any(snapshot.endpoints.get(service) for service in cluster_dns.SERVICES):
         yield error(
             f"nobody answers for names: none of the Services {', '.join(cluster_dns.SERVICES)} has a ready endpoint",
-            "launchers do not find their workers: attempts fail after mpi.workerWaitSeconds",
+            "launchers do not find their workers: attempts fail once their pods have run for mpi.workerWaitSeconds",
             "kubectl -n kube-system get pods -l k8s-app=kube-dns, and repair CoreDNS",
         )
 

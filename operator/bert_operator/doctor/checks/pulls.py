@@ -50,8 +50,7 @@ def check_pulls(snapshot: Snapshot) -> Iterator[Finding]:
             yield note(
                 f"image {image}: a node took {seconds:.0f} s to pull it for Pod {place}",
                 "the first job on every new node waits as long, and hostfile and ssh wait with it",
-                "have a registry or mirror near the nodes, load the image into them beforehand, or raise "
-                "mpi.workerWaitSeconds above that",
+                "have a registry or mirror near the nodes, or load the image into them beforehand",
             )
 
 
