@@ -61,8 +61,6 @@ SHAREABLE_TEXTS: dict[str, object] = {
     "avoidedNodes": "name of a node",
 }
 """Fields of text in a status of which more than their length may be handed on."""
-FOLDED = 60
-"""Characters of the longest text on the line of its key."""
 PLUGIN = "kubectl bert"
 COMMANDS = {
     "bert-operator": "bert_operator.__main__",
@@ -166,9 +164,10 @@ def find_verbs(help_text: str) -> list[str]:
 def render_definition() -> str:
     """The CustomResourceDefinition as YAML, as kustomize and people read it."""
     from bert_operator.api.crd import render_crd
+    from bert_operator.yaml_text import render_yaml
 
     mark = MARK.removeprefix("<!-- ").removesuffix(" -->")
-    text = yaml.dump(render_crd(), Dumper=FoldingDumper, sort_keys=False, allow_unicode=True, width=YAML_COLUMNS)
+    text = render_yaml(render_crd(), width=YAML_COLUMNS)
     return f"# {mark}\n{text}"
 
 
@@ -282,17 +281,6 @@ def render_chart_alerts() -> str:
     """The alerts of deploy/kustomize, for the chart, which cannot read files outside its folder."""
     mark = MARK.removeprefix("<!-- ").removesuffix(" -->").replace("the code", str(ALERTS))
     return f"# {mark}\n{(ROOT / ALERTS).read_text()}"
-
-
-class FoldingDumper(yaml.SafeDumper):
-    """Writes sentences and rules as folded blocks, in which no quote is doubled."""
-
-    def represent_text(self, text: str) -> yaml.ScalarNode:
-        """Return the text as YAML, folded if it is long."""
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style=">" if len(text) > FOLDED else None)
-
-
-FoldingDumper.add_representer(str, FoldingDumper.represent_text)
 
 
 # Paths from the root of the repository.

@@ -27,6 +27,7 @@ from bert_operator import __version__  # noqa: E402
 from bert_operator.api.parsing.documents import read_job_document  # noqa: E402
 from bert_operator.cluster.render_command import read_for_cluster  # noqa: E402
 from bert_operator.cluster.settings import Settings  # noqa: E402
+from bert_operator.yaml_text import render_yaml  # noqa: E402
 from kept_release import TEXT_TIME_NS  # noqa: E402
 from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset  # noqa: E402
 
@@ -73,7 +74,7 @@ def _freeze_job(folder: Path) -> None:
     frozen_spec = json.loads(config_map["data"]["spec.json"])
     job["spec"] = {name: value for name, value in frozen_spec.items() if name not in ("image", "slotsPerWorker")}
     for name, document in (("job", job), ("frozen-configmap", config_map)):
-        text = yaml.safe_dump(document, sort_keys=False, width=120).replace("00000000-0000-0000-0000-000000000000", UID)
+        text = render_yaml(document, width=120).replace("00000000-0000-0000-0000-000000000000", UID)
         (folder / f"{name}.yaml").write_text(text)
 
 

@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bert_operator.plugin.yaml_text import render_yaml
 from kubectl_stand_in import KubectlStandIn, changes, items, refuses, says
 from sample_job import sample_document
 from seen_jobs import job, running
@@ -190,23 +187,3 @@ def test_an_export_can_be_applied_again(
     ]
     assert bert("export", "corpus", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)["metadata"]["name"] == "corpus"
-
-
-_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _TEXTS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXTS, inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@given(_VALUES)
-def test_yaml_is_read_as_it_was_meant(value: object) -> None:
-    assert yaml.safe_load(render_yaml(value)) == value
-
-
-@pytest.mark.parametrize(
-    "word", ["yes", "No", "on", "null", "~", "1e3", "0x10", "1_000", "12:30:45", "=", "<<", "2026-01-01"]
-)
-def test_words_that_yaml_takes_for_something_else_are_quoted(word: str) -> None:
-    assert render_yaml({word: word}) == f"{json.dumps(word)}: {json.dumps(word)}\n"

@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
+from bert_operator.yaml_text import render_yaml
 from cluster_api import wait_until
 from control_plane import fill_documents
 from node import Cluster, import_images, make_volume, volume_folder
@@ -101,7 +100,7 @@ class JobCluster:
         """
         folder.mkdir(parents=True, exist_ok=True)
         name, _, tag = self.operator_image.rpartition(":")
-        text = yaml.safe_dump({"trainerImage": self.trainer_image, "jobNetworkPolicy": True, **(settings or {})})
+        text = render_yaml({"trainerImage": self.trainer_image, "jobNetworkPolicy": True, **(settings or {})})
         patch = [{"op": "replace", "path": "/data/settings.yaml", "value": text}]
         overlay = {
             "resources": [os.path.relpath(ROOT / "deploy/kustomize/base", folder)],
@@ -110,11 +109,11 @@ class JobCluster:
             "patches": [
                 {
                     "target": {"kind": "ConfigMap", "name": "bert-operator-settings"},
-                    "patch": yaml.safe_dump(patch),
+                    "patch": render_yaml(patch),
                 }
             ],
         }
-        (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+        (folder / "kustomization.yaml").write_text(render_yaml(overlay))
         self.kubectl("apply", "--server-side", "-k", str(folder))
         self.kubectl("-n", SYSTEM, "rollout", "status", "deployment/bert-operator", "--timeout=90s")
 
@@ -123,7 +122,7 @@ class JobCluster:
         name = f"{name}-{secrets.token_hex(3)}"  # a cluster of the reader's own may have one that is called name
         labels = {"pod-security.kubernetes.io/enforce": level}
         document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-        self.kubectl("create", "-f", "-", text=yaml.safe_dump(document))
+        self.kubectl("create", "-f", "-", text=render_yaml(document))
         self.namespaces.append(name)
         namespace = Namespace(self, name)
         poll(lambda: namespace.find("serviceaccount", "default"), 30, f"the ServiceAccount of {name}")
@@ -166,7 +165,7 @@ class Namespace:
 
     def apply(self, *documents: Json) -> None:
         """Apply objects."""
-        self.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(documents))
+        self.kubectl("apply", "-f", "-", text="---\n".join(map(render_yaml, documents)))
 
     def find(self, kind: str, name: str) -> Json | None:
         """Return an object, None where there is none."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from ruamel.yaml import YAML
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.cluster.settings import Settings
@@ -18,6 +15,7 @@ from bert_operator.render.children import render_child
 from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen, freeze, render_config_map
 from bert_operator.render.network_policy import render_network_policy
 from bert_operator.state.runs import ChildSpec, list_runs
+from bert_operator.yaml_text import render_yaml
 
 Document = dict[str, Any]
 
@@ -42,11 +40,11 @@ class ClusterJob:
         if what == "job":
             head = {"apiVersion": frozen.job.api_version, "kind": frozen.job.kind}
             metadata = {"name": frozen.job.ref.name, "namespace": frozen.job.ref.namespace}
-            return _yaml({**head, "metadata": metadata, "spec": frozen.document})
+            return write_job({**head, "metadata": metadata, "spec": frozen.document})
         if is_managed_elsewhere(frozen.document):
             return f"# Nothing: spec.managedBy is {frozen.job.spec.managed_by}; the operator leaves such a job alone"
         listed = _list_objects(frozen, self.settings)
-        return "\n".join(f"---\n# {remark}\n{_yaml(document)}" for remark, document in listed)
+        return "\n".join(f"---\n# {remark}\n{write_job(document)}" for remark, document in listed)
 
     def _freeze(self) -> Frozen:
         metadata = self.job.metadata.model_copy(update={"uid": NO_UID})
@@ -97,14 +95,5 @@ def describe_settings(path: Path | None, job: BertPretrainJob, settings: Setting
 
 
 def write_job(document: Document) -> str:
-    """Return a job as YAML that kubectl takes, without a final line break."""
-    return _yaml(document)
-
-
-def _yaml(document: Document) -> str:
-    writer = YAML(typ="safe", pure=True)
-    writer.default_flow_style = False
-    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # keep the documents' order
-    stream = io.StringIO()
-    writer.dump(document, stream)
-    return stream.getvalue().rstrip("\n")
+    """Return a job, or another object, as YAML that kubectl takes, without a final line break."""
+    return render_yaml(document).rstrip("\n")

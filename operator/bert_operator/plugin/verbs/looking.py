@@ -13,7 +13,7 @@ from bert_operator.plugin.reading import print_jobs, read_jobs, see
 from bert_operator.plugin.terminal import printable
 from bert_operator.plugin.views.list_view import is_in_phase, parse_phases, show_list
 from bert_operator.plugin.views.status_view import show_status, summarize
-from bert_operator.plugin.yaml_text import render_yaml
+from bert_operator.yaml_text import render_yaml
 
 _OUTPUTS = ("wide", "name", "json", "yaml")
 _PRINTERS = ("jsonpath", "jsonpath-file", "go-template", "go-template-file", "custom-columns", "custom-columns-file")

@@ -19,7 +19,7 @@ from bert_operator.plugin.reading import read_job
 from bert_operator.plugin.verbs.steering import teller
 from bert_operator.plugin.views.progress_line import progress_line
 from bert_operator.plugin.waiting import parse_awaited, wait_for
-from bert_operator.plugin.yaml_text import render_yaml
+from bert_operator.yaml_text import render_yaml
 
 _NO_DIFFERENCE, _DIFFERENT = 0, 1
 """Exit codes of ``kubectl diff``."""
