@@ -16,6 +16,9 @@ OUTPUT_ANNOTATION = f"{API_GROUP}/output-folder"
 PREPARE_RUN = "prepare"
 TRAINING_RUN = "training"
 
+CONTAINER = "trainer"
+"""Of every pod, whatever others add beside it."""
+
 MAX_JOB_NAME = 45
 """Characters. A child is called after its job and attempt (``-a12``), its launcher's host name adds
 ``-launcher``, and a host name ends at 63; the rest is spare for the suffixes that Kubernetes draws."""

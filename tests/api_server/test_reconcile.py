@@ -41,7 +41,7 @@ def test_a_single_pod_job_is_created_runs_and_succeeds(api: Api, namespace: str,
     assert status["child"] == {
         "kind": "Job", "name": "bert-a1-training", "uid": child["metadata"]["uid"], "attempt": 1
     }  # fmt: skip
-    assert status["logs"] == f"kubectl logs -f -n {namespace} job/bert-a1-training"
+    assert status["logs"] == f"kubectl logs -f -n {namespace} job/bert-a1-training -c trainer"
     assert conditions(status) == {"Running": "ChildRunning"}
     assert status["observedGeneration"] == 1
 
@@ -62,7 +62,7 @@ def test_a_job_with_two_workers_runs_as_an_mpi_job(api: Api, namespace: str, job
         status = jobs.wait_phase("bert", "Running")
         assert names(jobs.children("bert")) == [("MPIJob", "bert-a1")]
         assert (status["child"]["kind"], status["child"]["name"]) == ("MPIJob", "bert-a1")
-        assert status["logs"] == f"kubectl logs -f -n {namespace} job/bert-a1-launcher"
+        assert status["logs"] == f"kubectl logs -f -n {namespace} job/bert-a1-launcher -c trainer"
         assert api.get("batch/v1/jobs", "bert-a1-launcher", namespace).status == 200, "what the hint names exists"
         roles = sorted(pod["metadata"]["labels"]["bert-operator.dev/role"] for pod in jobs.pods("bert"))
         assert roles == ["launcher", "worker", "worker"]

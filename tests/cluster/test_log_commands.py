@@ -64,7 +64,7 @@ def kill_a_rank_of_several_pods(namespace: Namespace) -> None:
     several.wait_phase("Succeeded")
     assert found_by(namespace, command) == [several.pod("launcher")]
     assert len(several.pods("launcher")) == 1
-    assert several.status()["logs"] == f"kubectl logs -f -n {namespace.name} job/{several.name}-a2-launcher"
+    assert several.status()["logs"] == f"kubectl logs -f -n {namespace.name} job/{several.name}-a2-launcher -c trainer"
 
 
 STORIES = {"training": kill_the_single_pod, "launch": kill_a_rank_of_several_pods}

@@ -14,8 +14,9 @@ from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.fair_table import FairTable
 from bert_operator.cluster.index import MAX_WARNINGS, Index
 from bert_operator.cluster.metrics import Metrics
-from bert_operator.cluster.object_summaries import read_child, read_warning
+from bert_operator.cluster.object_summaries import read_child
 from bert_operator.cluster.recorder import MAX_WAITING, EventRecorder
+from bert_operator.cluster.warning_summaries import read_warning
 from bert_operator.names import JobRef
 
 

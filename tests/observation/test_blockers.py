@@ -8,9 +8,10 @@ import pytest
 
 from bert_operator.api.schema.status import JobStatus
 from bert_operator.cluster.blockers import SILENCE_S, classify_refusal, find_blocker
-from bert_operator.cluster.object_summaries import WarningSummary, read_child, read_pod, read_warning
+from bert_operator.cluster.object_summaries import read_child, read_pod
 from bert_operator.cluster.observation import observe_child
 from bert_operator.cluster.settings import DEFAULT_TRAINER_IMAGE
+from bert_operator.cluster.warning_summaries import WarningSummary, read_warning
 from bert_operator.state.observed import Blocker, Observed
 from bert_operator.state.plan import plan
 from child_documents import CREATED_S, at, child_document, event_document, pod_document

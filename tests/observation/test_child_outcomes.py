@@ -79,7 +79,7 @@ MAPPED = pod_document(number=1, phase="Failed", state=ended(128, reason="StartEr
         (EVICTED, FAILED_MPI, "Evicted", None),
         (EVICTED, {"Failed": "MPIJobEvicted"}, "Evicted", None),
         (DISRUPTED, FAILED_MPI, "Disrupted", None),
-        (KILLED, FAILED_MPI, "Killed", None),
+        (KILLED, FAILED_MPI, "Killed", 9),
         (MAPPED, FAILED_MPI, "UserNamespaceFailed", None),
     ],
     ids=["memory", "evicted", "evicted, the launcher goes on", "drained", "killed", "not mapped"],
@@ -88,7 +88,9 @@ def test_what_befell_a_worker_is_the_cause_whatever_the_launcher_made_of_it(
     pod: Document, true: dict[str, str], reason: str, signal: int | None
 ) -> None:
     child = see(child_document(true=true), launcher(1), pod)
-    assert (child.state, child.reason, child.exit_code, child.signal) == ("Failed", reason, None, signal)
+    # Where the pod was killed and not taken away, its exit code is told as well: 128 + 9.
+    code = 137 if pod is KILLED else None
+    assert (child.state, child.reason, child.exit_code, child.signal) == ("Failed", reason, code, signal)
     assert (child.pod, child.node) == ("demo-a1-worker-1", "node-1")
     assert child.message.startswith("Pod demo-a1-worker-1 on node node-1: ")
 
@@ -295,7 +297,9 @@ def test_a_worker_that_has_ended_fails_an_attempt_whose_launcher_does_not_notice
     early = see(child, *pods, now_s=CREATED_S + 90 + LOST_WORKER_S - 1)
     assert (early.state, early.lost) == ("Running", ""), "the launcher may still say what happened"
     late = see(child, *pods, now_s=CREATED_S + 90 + LOST_WORKER_S)
-    assert late.lost == "Pod demo-a1-worker-0 on node node-1 has failed (Error), and the launcher waits for it"
+    assert late.lost == (
+        "Pod demo-a1-worker-0 on node node-1: ended with exit code 1 (Error). The launcher waits for it"
+    )
     assert (late.pod, late.node) == ("demo-a1-worker-0", "node-1")
     unknown = see(child, pods[0], pod_document(phase="Failed", state=LOST), now_s=CREATED_S + LOST_WORKER_S)
     assert "(ContainerStatusUnknown)" in unknown.lost
@@ -308,7 +312,9 @@ def test_a_worker_that_its_node_has_stopped_is_lost_although_it_ended_well() -> 
     pods = launches, stopped, pod_document(number=1)
     assert see(child, *pods, now_s=CREATED_S + 90 + LOST_WORKER_S - 1).lost == ""
     late = see(child, *pods, now_s=CREATED_S + 90 + LOST_WORKER_S)
-    assert late.lost == "Pod demo-a1-worker-0 on node node-1 was stopped (Completed), and the launcher waits for it"
+    assert late.lost == (
+        "Pod demo-a1-worker-0 on node node-1: was stopped, exit code 0 (Completed). The launcher waits for it"
+    )
     assert (late.reason, late.pod, late.node) == ("Killed", "demo-a1-worker-0", "node-1")
     assert not see(child, launches, gone_with(stopped), now_s=CREATED_S + 500).lost, "its child is being cleaned up"
     assert not see(child, launcher(1), stopped, now_s=CREATED_S + 500).lost

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bert_operator.cluster.object_summaries import read_child, read_job, read_pod, read_version, read_warning
+from bert_operator.cluster.object_summaries import read_child, read_job, read_pod, read_version
+from bert_operator.cluster.warning_summaries import read_warning
 from bert_operator.render import names
 from child_documents import CREATED_S, at, child_document, ended, event_document, pod_document
 
@@ -110,7 +111,7 @@ def test_a_pod_that_says_nothing_yet_is_read_too() -> None:
         "demo-a1-training",
         "",
         None,
-        ("", ""),
+        None,
     )
     assert (summary.unschedulable, summary.disruption, summary.finished_at_s) == ("", "", None)
 

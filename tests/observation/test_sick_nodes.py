@@ -40,7 +40,7 @@ def node(*conditions: tuple[str, str, str, str]) -> Document:
 
 def with_devices(pod: Document, *devices: Document) -> Document:
     status = pod["status"]
-    (container,) = status.get("containerStatuses") or [{"state": {"running": {"startedAt": at(5)}}}]
+    (container,) = status.get("containerStatuses") or [{"name": "trainer", "state": {"running": {"startedAt": at(5)}}}]
     return {
         **pod,
         "status": {**status, "containerStatuses": [{**container, "allocatedResourcesStatus": list(devices)}]},

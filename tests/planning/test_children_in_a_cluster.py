@@ -300,3 +300,20 @@ def test_a_child_that_was_put_down_as_lost_and_is_there_after_all_is_stopped() -
     settled(TRAINING_ONLY, Observed(status=second, children=(again, newer)))
     left = plan(TRAINING_ONLY, Observed(status=second, children=(replace(again, stopping=True), newer)), NOW_S)
     assert left.stop == ()
+
+
+@pytest.mark.parametrize(("state", "exit_code", "phase"), [("Succeeded", 0, "Succeeded"), ("Failed", 2, "Failed")])
+def test_a_pod_that_others_keep_after_the_trainer_is_deleted_once(state: str, exit_code: int, phase: str) -> None:
+    held = child(state=state, exit_code=exit_code, is_held=True, ref=ref())
+    step = plan(TRAINING_ONLY, observed(held), NOW_S)
+    assert (step.status.phase, step.stop, step.remove) == (phase, (held,), ())
+    # As after a restart in between: its job is over, and the pod still has its node.
+    assert plan(TRAINING_ONLY, observed(held, status=step.status), NOW_S).stop == (held,)
+    leaving = child(state="Running", stopping=True, ref=ref())
+    assert plan(TRAINING_ONLY, observed(leaving, status=step.status), NOW_S).stop == ()
+
+
+def test_a_retry_deletes_the_pod_that_others_keep_once() -> None:
+    held = child(state="Failed", exit_code=1, is_held=True, ref=ref())
+    step = plan(TRAINING_ONLY, observed(held), NOW_S)
+    assert [*step.stop, *step.remove] == [held]

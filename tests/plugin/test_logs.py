@@ -15,7 +15,7 @@ from seen_jobs import job, pod, running
 
 GET = "get bertpretrainjobs.bert-operator.dev corpus"
 PODS = "get pods --selector bert-operator.dev/job=corpus"
-PHASE = "jsonpath={.status.phase}"
+PHASE = "jsonpath={.status.phase} "
 LAUNCHER = "corpus-a3-launcher-x"
 DONE = job(phase="Succeeded", attempt=3)
 Bert = Callable[..., int]

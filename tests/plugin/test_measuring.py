@@ -141,13 +141,18 @@ def test_what_is_used_stands_beside_what_may_be(
     kubectl.answer(GET, says(running()))
     limits = {"cpu": "8", "memory": "4Gi", "nvidia.com/gpu": "2"}
     kubectl.answer("get pods", items(asking("corpus-a3-x", **limits), pod("corpus-a2-y", phase="Failed"), pod("other")))
-    used = {"containers": [{"usage": {"cpu": "2500m", "memory": "3145728Ki"}}, {"usage": {"cpu": "250000000n"}}]}
+    used = {
+        "containers": [
+            {"name": "istio-proxy", "usage": {"cpu": "250000000n", "memory": "900Mi"}},
+            {"name": "trainer", "usage": {"cpu": "2500m", "memory": "3145728Ki"}},
+        ]
+    }
     usage = {"items": [{"metadata": {"namespace": "team", "name": "corpus-a3-x"}, **used}]}
     kubectl.answer("get --raw /apis/metrics.k8s.io/v1beta1/namespaces/team/pods", says(usage))
     assert bert("top", "corpus") == 0
     assert capsys.readouterr().out.splitlines() == [
         "JOB      POD           ROLE       NODE     CPU    OF   MEMORY     OF         DEVICES",
-        "corpus   corpus-a3-x   launcher   node-1   2.75   8    3.00 GiB   4.00 GiB   2 nvidia.com/gpu",
+        "corpus   corpus-a3-x   launcher   node-1   2.50   8    3.00 GiB   4.00 GiB   2 nvidia.com/gpu",
         "corpus   other         launcher   node-1   -      -    -          -          -",
     ]
     assert kubectl.calls()[-1].endswith("?labelSelector=bert-operator.dev/job%3Dcorpus")

@@ -379,3 +379,47 @@ def test_a_further_run_of_an_attempt_is_told_beside_its_number(runs: dict[str, i
     document["status"] |= runs
     screen = show_status(Seen(job=Job(document), now_s=NOW_S), Ink())
     assert head in screen[0]
+
+
+PROXY = {"name": "istio-proxy", "state": {"running": {"startedAt": "2026-01-01T10:00:00Z"}}}
+LOOPING = {"name": "vault-init", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+REFUSED = {"name": "vault-init", "state": {"terminated": {"exitCode": 7, "reason": "Error"}}}
+TRAINER_REFUSED = {"name": "trainer", "state": {"terminated": {"exitCode": 2, "reason": "Error"}}}
+TRAINER_WAITS = {"name": "trainer", "state": {"waiting": {"reason": "PodInitializing"}}}
+
+
+@pytest.mark.parametrize(
+    ("phase", "status", "has_started", "has_ended", "trouble"),
+    [
+        ("Running", {"containerStatuses": [PROXY, TRAINER_REFUSED]}, True, True, "Error (exit code 2)"),
+        ("Pending", {"containerStatuses": [PROXY, TRAINER_WAITS]}, False, False, None),
+        (
+            "Pending",
+            {"initContainerStatuses": [LOOPING], "containerStatuses": [TRAINER_WAITS]},
+            False,
+            False,
+            "container vault-init: ImagePullBackOff: no such image",
+        ),
+        (
+            "Failed",
+            {"initContainerStatuses": [REFUSED], "containerStatuses": [TRAINER_WAITS]},
+            False,
+            True,
+            "init container vault-init: Error (exit code 7)",
+        ),
+        (
+            "Failed",
+            {"reason": "OutOfcpu", "message": "Pod was rejected: no cpu"},
+            False,
+            True,
+            "OutOfcpu: Pod was rejected: no cpu",
+        ),
+    ],
+)
+def test_a_pod_is_what_its_trainer_is_whatever_stands_beside_it(
+    phase: str, status: dict[str, Any], has_started: bool, has_ended: bool, trouble: str | None
+) -> None:
+    document = pod("corpus-a3-x", phase=phase)
+    document["status"] = {"phase": phase, **status}
+    (read,) = read_pods([document])
+    assert (read.has_started, read.has_ended, read.trouble) == (has_started, has_ended, trouble)

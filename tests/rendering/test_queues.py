@@ -31,7 +31,8 @@ def child(run: str = TRAINING_RUN, attempt: int = 1, **spec: Any) -> Document:
 def annotations(document: Document) -> dict[str, dict[str, str]]:
     """Return what Kueue reads of each pod template, by role."""
     replicas = document["spec"].get("mpiReplicaSpecs") or {"Single": document["spec"]}
-    return {role: of["template"]["metadata"].get("annotations", {}) for role, of in replicas.items()}
+    given = {role: of["template"]["metadata"]["annotations"] for role, of in replicas.items()}
+    return {role: {key: text for key, text in of.items() if "kueue" in key} for role, of in given.items()}
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -120,8 +120,8 @@ def seen_child(kind: str) -> ChildRef:
 
 def test_the_command_that_follows_the_log_is_named() -> None:
     for kind, logs in (
-        ("MPIJob", "kubectl logs -f -n team-a job/demo-a2-launcher"),
-        ("Job", "kubectl logs -f -n team-a job/demo-a2"),
+        ("MPIJob", "kubectl logs -f -n team-a job/demo-a2-launcher -c trainer"),
+        ("Job", "kubectl logs -f -n team-a job/demo-a2 -c trainer"),
         ("Process", None),
     ):
         status = describe(JobStatus(), facts(child=seen_child(kind)), RUNNING, generation=None, now_s=NOW_S)

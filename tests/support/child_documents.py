@@ -69,7 +69,7 @@ def pod_document(
     conditions: tuple[Document, ...] = (),
     **status: Any,
 ) -> Document:
-    """Return a pod of such a child. state: of its container."""
+    """Return a pod of such a child. state: of the trainer's container."""
     is_mpi = role != names.SINGLE
     child = names.child_name(job, "training", attempt, is_mpi=is_mpi)
     name = f"{child}-{role}-{number}" if is_mpi else f"{child}-x{number}"
@@ -88,7 +88,7 @@ def pod_document(
         "status": {
             "phase": phase,
             "conditions": list(conditions),
-            **({"containerStatuses": [{"state": state}]} if state else {}),
+            **({"containerStatuses": [{"name": "trainer", "state": state}]} if state else {}),
             **status,
         },
     }

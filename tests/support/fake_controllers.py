@@ -246,7 +246,7 @@ def start_pod(cluster: FakeCluster, pod: Document) -> None:
 
 def block_pod(cluster: FakeCluster, pod: Document, reason: str) -> None:
     """A node cannot start it."""
-    waiting = {"state": {"waiting": {"reason": reason, "message": "not found"}}}
+    waiting = {"name": "trainer", "state": {"waiting": {"reason": reason, "message": "not found"}}}
     cluster.update(pod, spec={"nodeName": "node-1"}, status={"phase": "Pending", "containerStatuses": [waiting]})
 
 
@@ -262,7 +262,8 @@ def end_pod(
         status["reason"] = reason
     if exit_code is not None:
         how = {"exitCode": exit_code, "reason": ended_by or ("Error" if exit_code else "Completed")}
-        status["containerStatuses"] = [{"state": {"terminated": {**how, "finishedAt": render_time(cluster.now_s)}}}]
+        state = {"terminated": {**how, "finishedAt": render_time(cluster.now_s)}}
+        status["containerStatuses"] = [{"name": "trainer", "state": state}]
     pod = cluster.update(pod, spec={"nodeName": "node-1"}, status=status)
     if is_deleting(pod) and TRACKING not in pod["metadata"]["finalizers"]:
         cluster.remove(pod)

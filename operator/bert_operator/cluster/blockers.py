@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from bert_operator.api.schema.conditions import BlockerReason
-from bert_operator.cluster.object_summaries import ChildSummary, PodSummary, WarningSummary
+from bert_operator.cluster.object_summaries import ChildSummary, PodSummary
+from bert_operator.cluster.warning_summaries import WarningSummary
 from bert_operator.render.images import PLACEHOLDER_REGISTRY
 from bert_operator.state.observed import Blocker
 from bert_operator.timestamps import render_time
@@ -92,6 +93,7 @@ _RUNTIME_REMEDIES = (
     ),
 )
 # A new one for every try: with it the message would be another status write each time.
+_BACK_OFF = re.compile(r"back-off [0-9][0-9hms.]*", re.IGNORECASE)
 _CONTAINER_ID = re.compile(r' "[0-9a-f]{64}"')
 
 
@@ -150,6 +152,7 @@ def find_unready(pods: Sequence[PodSummary], now_s: float) -> Blocker | None:
         for pod in pods
         # The node wrote the condition's time by its own clock; the API server wrote the creation time.
         if not pod.is_deleting
+        and not pod.has_ended
         and pod.unready_since_s is not None
         and now_s - max(pod.unready_since_s, pod.created_at_s) >= SILENCE_S
     ]
@@ -220,30 +223,8 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
 
 
 def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker | None:
-    reason, details = pod.waiting[0], pod.waiting[1] or "no further message"
-    if reason in _IMAGE_REASONS and f"{PLACEHOLDER_REGISTRY}/" in details:
-        return Blocker(
-            reason=BlockerReason.IMAGE_NOT_NAMED,
-            message=f"Pod {pod.name}: {reason}: {details}. Next: build the trainer's image (images/README.md), push "
-            "it, name it as trainerImage in the operator's settings (in the chart settings.trainerImage) or as "
-            "spec.image, then delete the job and apply it again: its image is frozen",
-        )
-    if reason in _IMAGE_REASONS:
-        # Written in place of the tag by this operator, perhaps.
-        again = ", or push the image of this digest again" if "@sha256:" in details else ""
-        return Blocker(
-            reason=BlockerReason.IMAGE_PULL_FAILED,
-            message=f"Pod {pod.name}: {reason}: {details}. Next: correct spec.image, or the volume's image.reference, "
-            "whichever is named, or name the registry's credentials in spec.imagePullSecrets" + again,
-        )
-    if reason in _CONFIG_REASONS and (blocker := _runtime_blocker(pod, f"{reason}: {details}")):
+    if (blocker := _waiting_blocker(pod)) is not None:
         return blocker
-    if reason in _CONFIG_REASONS:
-        return Blocker(
-            reason=BlockerReason.CONTAINER_CONFIG_INVALID,
-            message=f"Pod {pod.name}: {reason}: {details}. Next: create the Secret or ConfigMap that is "
-            "named, or set spec.securityContext.runAsUser to a user other than root",
-        )
     if pod.unschedulable:
         return Blocker(
             reason=BlockerReason.UNSCHEDULABLE,
@@ -268,6 +249,51 @@ def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker
             "output and volumes, and that the node can reach it",
         )
     return None
+
+
+def _waiting_blocker(pod: PodSummary) -> Blocker | None:
+    """Return the blocker of a pod one of whose containers cannot start."""
+    if pod.waiting is None:
+        return None
+    name, reason, details = pod.waiting
+    details = details or "no further message"
+    said = f"{reason}: {details}"
+    if name:
+        return _foreign_blocker(pod, name, reason, said)
+    if reason in _IMAGE_REASONS and f"{PLACEHOLDER_REGISTRY}/" in details:
+        return Blocker(
+            reason=BlockerReason.IMAGE_NOT_NAMED,
+            message=f"Pod {pod.name}: {said}. Next: build the trainer's image (images/README.md), push "
+            "it, name it as trainerImage in the operator's settings (in the chart settings.trainerImage) or as "
+            "spec.image, then delete the job and apply it again: its image is frozen",
+        )
+    if reason in _IMAGE_REASONS:
+        # Written in place of the tag by this operator, perhaps.
+        again = ", or push the image of this digest again" if "@sha256:" in details else ""
+        return Blocker(
+            reason=BlockerReason.IMAGE_PULL_FAILED,
+            message=f"Pod {pod.name}: {said}. Next: correct spec.image, or the volume's image.reference, "
+            "whichever is named, or name the registry's credentials in spec.imagePullSecrets" + again,
+        )
+    if reason not in _CONFIG_REASONS:
+        return None
+    return _runtime_blocker(pod, said) or Blocker(
+        reason=BlockerReason.CONTAINER_CONFIG_INVALID,
+        message=f"Pod {pod.name}: {said}. Next: create the Secret or ConfigMap that is "
+        "named, or set spec.securityContext.runAsUser to a user other than root",
+    )
+
+
+def _foreign_blocker(pod: PodSummary, name: str, reason: str, said: str) -> Blocker:
+    """Return the blocker of a pod in which a container of others cannot start."""
+    kind = BlockerReason.IMAGE_PULL_FAILED if reason in _IMAGE_REASONS else BlockerReason.CONTAINER_NOT_STARTING
+    return Blocker(
+        reason=kind,
+        # kubelet's pause grows with every try, and each other message would be a status write.
+        message=f"Pod {pod.name}: container {name}: {_BACK_OFF.sub('back-off', said)}. It is not the job's: an "
+        f"admission webhook has added it. Next: kubectl logs {pod.name} -c {name}; have whoever adds it correct it, or "
+        "leave these pods out",
+    )
 
 
 def _runtime_blocker(pod: PodSummary, message: str) -> Blocker | None:

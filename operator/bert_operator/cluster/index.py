@@ -23,7 +23,6 @@ from bert_operator.cluster.object_summaries import (
     ChildSummary,
     JobSummary,
     PodSummary,
-    WarningSummary,
     child_of,
     keeps_children,
     kept_part,
@@ -31,8 +30,8 @@ from bert_operator.cluster.object_summaries import (
     read_job,
     read_pod,
     read_version,
-    read_warning,
 )
+from bert_operator.cluster.warning_summaries import WarningSummary, read_warning
 from bert_operator.cluster.workloads import WorkloadSummary
 from bert_operator.names import JobRef
 from bert_operator.render import names

@@ -31,8 +31,7 @@ from bert_operator.cluster.observation import find_main_pod, has_ended, has_succ
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.turns import Turns
 from bert_operator.cluster.work_queue import Requeue
-from bert_operator.names import JobRef
-from bert_operator.render.names import CONTAINER
+from bert_operator.names import CONTAINER, JobRef
 from bert_operator.state.observed import Silence
 from bert_operator.state.progress import ProgressRecord, parse_progress_line, starts_like_record
 from bert_operator.state.results import add_results, read_result
@@ -390,7 +389,8 @@ def describe_unreadable(pod: PodSummary, error: ApiError, since: str) -> str:
     said = f"{error.reason}: {error.message}"[:_LONGEST_CAUSE]
     return (
         f"The log of pod {pod.name} has not been readable since {since}: {cause} ({said}). Steps and losses are those "
-        f"from before; the attempt goes on. Next: kubectl logs {pod.name}, and kubectl get node {pod.node}"
+        f"from before; the attempt goes on. Next: kubectl logs {pod.name} -c {CONTAINER}, and kubectl get node "
+        f"{pod.node}"
     )
 
 
@@ -399,7 +399,8 @@ def describe_cut(pod: PodSummary, since: str) -> str:
     return (
         f"Since {since} the last {_LINES} lines of the log of pod {pod.name} have more than {int(_BYTES) >> 10} KiB. "
         "The API server sends their beginning; records behind it are not seen, so that steps and losses may be old. "
-        f"The attempt goes on. Next: kubectl logs --tail=20 {pod.name}, and let the program write shorter lines"
+        f"The attempt goes on. Next: kubectl logs --tail=20 {pod.name} -c {CONTAINER}, and let the program write "
+        "shorter lines"
     )
 
 

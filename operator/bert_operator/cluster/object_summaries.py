@@ -16,8 +16,15 @@ from bert_operator.cluster.job_series import NOTHING, JobSeries, read_series
 from bert_operator.json_text import read_json, write_json
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN, is_managed_elsewhere
 from bert_operator.render import names
+from bert_operator.render.containers import (
+    Ended,
+    Waiting,
+    find_foreign_end,
+    find_trainer,
+    find_waiting,
+    list_running_beside,
+)
 from bert_operator.render.images import find_digest
-from bert_operator.render.names import CONTAINER
 from bert_operator.timestamps import time_of
 
 Document = Mapping[str, Any]
@@ -26,13 +33,14 @@ ChildKind = Literal["Job", "MPIJob"]
 MAX_KEPT_BYTES = 16 * 1024
 """Of a job's document. The few larger ones are read from the API server at every reconcile."""
 _LONGEST_NOTE = 500
-_LONGEST_REASON = 200
 _LONGEST_NAME = 253
 """Of objects that exist. What others write into references, conditions and finalizers may be of any length."""
 _MOST_NAMED = 16
 """Finalizers or conditions of one object that are kept; Kubernetes' own controllers write no more than five."""
 _OWN_FINALIZERS = ("foregroundDeletion", "orphan")
 """Of the garbage collector, which takes them away by itself."""
+_DISRUPTIONS = ("Evicted", "Preempting", "Terminated", "Shutdown")
+"""Reasons of pods that kubelet ends for the sake of others, or with its node."""
 _ATTEMPT_DIGITS = 6
 """Far more than all retry budgets together allow; a longer label was not written by an operator."""
 
@@ -135,17 +143,18 @@ class PodSummary(NamedTuple):
     node: str
     unready_since_s: float | None
     """Since when it has run without being ready; None if it is ready or not running."""
-    waiting: tuple[str, str]
-    """Reason and message of a container that cannot start; empty strings otherwise."""
+    waiting: Waiting | None
+    """The container that cannot start, and why."""
     unschedulable: str
     """The scheduler's message; empty if the pod has a node."""
     disruption: str
     """Reason of an eviction, a preemption or a drain; empty otherwise."""
     exit_code: int | None
+    """The trainer's, as all that follows; containers of others do not count."""
     ended_by: str
-    """The container's reason: Completed, Error, OOMKilled ..."""
+    """Its reason: Completed, Error, OOMKilled ..."""
     message: str
-    """The container's termination message."""
+    """Its termination message."""
     finished_at_s: float | None
     owner_uid: str
     """Of the Job or MPIJob that owns it; for a launcher's pod, of the Job that mpi-operator creates in between."""
@@ -158,16 +167,17 @@ class PodSummary(NamedTuple):
     """When its status was written last, by the API server's clock; None where that is not told, or while it runs."""
     image: str = ""
     """The trainer's by digest, once a node has pulled it; empty where a digest is of no use (``render.images``)."""
+    told: str = ""
+    """Why the whole pod has failed, in kubelet's words: it was refused, evicted, or ended with its node."""
+    foreign_end: Ended | None = None
+    """The container of others that failed first."""
+    beside: tuple[str, ...] = ()
+    """Containers of others that go on although the trainer has ended, and keep the pod."""
 
-
-class WarningSummary(NamedTuple):
-    """A Warning event about a child or a pod."""
-
-    reason: str
-    message: str
-    seen_at_s: float
-    uid: str
-    """Of its subject: names are used again."""
+    @property
+    def has_ended(self) -> bool:
+        """Whether its trainer has, or will never start."""
+        return self.exit_code is not None or self.phase in ("Failed", "Succeeded")
 
 
 def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummary:
@@ -308,7 +318,7 @@ def _template(spec: Document) -> Document:
 
 
 def _template_image(pod: Document) -> str:
-    image = _trainer(pod.get("containers")).get("image")
+    image = find_trainer(pod.get("containers")).get("image")
     return sys.intern(image) if isinstance(image, str) and len(image) <= MAX_IMAGE else ""
 
 
@@ -340,10 +350,10 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         return None
     role = labels.get(names.ROLE_LABEL, "")
     conditions = {item.get("type"): item for item in status.get("conditions") or ()}
-    # Our pods have one container; mpi-operator adds none.
-    container: Document = next(iter(status.get("containerStatuses") or ()), {})
+    container = find_trainer(status.get("containerStatuses"))
     state = container.get("state") or {}
-    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    ended, waiting, foreign = state.get("terminated") or {}, find_waiting(body), find_foreign_end(body)
+    is_over = bool(ended) or status.get("phase") in ("Failed", "Succeeded")
     scheduled = conditions.get("PodScheduled", {})
     disruption = conditions.get("DisruptionTarget", {})
     is_mpi = role != names.SINGLE
@@ -363,7 +373,7 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         is_deleting="deletionTimestamp" in metadata,
         node=sys.intern((body.get("spec") or {}).get("nodeName") or ""),
         unready_since_s=_unready_since(status, conditions.get("Ready", {}), state),
-        waiting=(sys.intern(waiting.get("reason") or ""), (waiting.get("message") or "")[:_LONGEST_NOTE]),
+        waiting=waiting and waiting._replace(message=waiting.message[:_LONGEST_NOTE]),
         unschedulable=(scheduled.get("message") or scheduled.get("reason") or "")[:_LONGEST_NOTE]
         if scheduled.get("status") == "False"
         else "",
@@ -377,23 +387,26 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         created_at_s=time_of(metadata.get("creationTimestamp")) or 0.0,
         sick_devices=_sick_devices(container),
         started_at_s=time_of((state.get("running") or {}).get("startedAt")),
-        described_at_s=_described_at(metadata) if status.get("phase") in ("Failed", "Succeeded") else None,
+        described_at_s=_described_at(metadata) if is_over else None,
         image=_image(body),
+        told=_told(status) if is_over else "",
+        foreign_end=foreign and foreign._replace(message=foreign.message[-_LONGEST_NOTE:]),
+        beside=tuple(list_running_beside(body)) if ended else (),
     )
 
 
 def _image(pod: Document) -> str:
     """Return the trainer's image by digest."""
-    # By name, unlike above: whoever adds a sidecar must not decide what the next attempt runs.
-    status = _trainer((pod.get("status") or {}).get("containerStatuses"))
-    spec = _trainer((pod.get("spec") or {}).get("containers"))
+    status = find_trainer((pod.get("status") or {}).get("containerStatuses"))
+    spec = find_trainer((pod.get("spec") or {}).get("containers"))
     texts = (spec.get("image") or "", status.get("imageID") or "", spec.get("imagePullPolicy") or "")
     found = find_digest(*texts) if all(isinstance(text, str) and len(text) <= MAX_IMAGE for text in texts) else None
     return sys.intern(found) if found is not None and len(found) <= MAX_IMAGE else ""
 
 
-def _trainer(containers: Any) -> Document:
-    return next((item for item in containers or () if item.get("name") == CONTAINER), {})
+def _told(status: Document) -> str:
+    """Return why kubelet let the whole pod fail."""
+    return ": ".join(filter(None, (status.get("reason"), status.get("message"))))[:_LONGEST_NOTE]
 
 
 def _sick_devices(container: Document) -> str:
@@ -407,26 +420,6 @@ def _sick_devices(container: Document) -> str:
     ]
     # Unknown is no verdict: a device plugin that restarts makes all of its devices so.
     return ", ".join(found)[:_LONGEST_NOTE]
-
-
-def read_warning(body: Document) -> tuple[str, str, WarningSummary] | None:
-    """Return kind and name of the subject of a Warning event, and its summary; None for other events."""
-    subject = body.get("involvedObject") or {}
-    if body.get("type") != "Warning" or subject.get("kind") not in ("Job", "MPIJob", "Pod"):
-        return None
-    # Events that were written through events.k8s.io, as the scheduler's are, have no lastTimestamp.
-    when = body.get("lastTimestamp") or body.get("eventTime") or body.get("metadata", {}).get("creationTimestamp")
-    # Whoever may write Events writes what they like there: a reason may have any length, and so may a subject's name.
-    name = subject.get("name") or ""
-    if len(name) > _LONGEST_NAME:
-        return None
-    warning = WarningSummary(
-        reason=sys.intern((body.get("reason") or "")[:_LONGEST_REASON]),
-        message=(body.get("message") or "")[:_LONGEST_NOTE],
-        seen_at_s=time_of(when) or 0.0,
-        uid=sys.intern((subject.get("uid") or "")[:_LONGEST_NAME]),
-    )
-    return subject["kind"], name, warning
 
 
 def read_version(body: Document) -> int:
@@ -472,4 +465,5 @@ def _unready_since(status: Document, condition: Document, state: Document) -> fl
 def _disruption(status: Document, condition: Document) -> str:
     if condition.get("status") == "True":
         return sys.intern(condition.get("reason") or "Disrupted")
-    return "Evicted" if status.get("reason") == "Evicted" else ""
+    # Before kubelets set the condition, in 1.26, the reason was all that told it.
+    return sys.intern(reason) if (reason := status.get("reason")) in _DISRUPTIONS else ""

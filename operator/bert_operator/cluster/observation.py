@@ -8,21 +8,32 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from bert_operator.api.schema.conditions import FailureReason
+from bert_operator.api.schema.conditions import BlockerReason, FailureReason
 from bert_operator.api.schema.status import ChildRef
-from bert_operator.cluster.blockers import find_blocker, find_unready, is_about_user_namespaces
+from bert_operator.cluster.blockers import SILENCE_S, find_blocker, find_unready
 from bert_operator.cluster.node_health import blame_sick_node, find_trouble
 from bert_operator.cluster.node_summaries import NodeSummary
-from bert_operator.cluster.object_summaries import ChildSummary, PodSummary, WarningSummary
+from bert_operator.cluster.object_summaries import ChildSummary, PodSummary
+from bert_operator.cluster.pod_ends import (
+    Cause,
+    describe_end,
+    find_cause,
+    parse_termination_message,
+    say_where,
+    will_say_no_more,
+)
+from bert_operator.cluster.warning_summaries import WarningSummary
 from bert_operator.cluster.workloads import WorkloadSummary, describe_queue, describe_wait, find_obstacle
 from bert_operator.names import JobRef
 from bert_operator.render import names
 from bert_operator.render.images import is_of_same_repository
-from bert_operator.state.observed import Child, read_outcome, read_termination_record
+from bert_operator.state.observed import EXIT_DONE, EXIT_FAILED, Blocker, Child, read_outcome
 
 SETTLING_S = 10.0
 """Longest wait from a child's failure until its pod's exit code is seen."""
 
+HELD_POD_S = 60.0
+"""So long after the trainer has ended the containers of others may go on before its end counts as the pod's."""
 LOST_WORKER_S = 60.0
 """So long after a worker has ended the launcher may still say what happened. Ranks that run end within seconds, with
 the cause. A launcher that waits for its workers knows no pods, and would wait for ever."""
@@ -82,19 +93,30 @@ def observe_child(
         wait = describe_wait(workload, preemptor, namespace)
         return replace(base, state="Queued", wait=wait, blocker=find_obstacle(workload, namespace))
     if _has_begun(child, pods, workers, conditions):
+        held = find_held(child, pods)
+        if held is not None and now_s >= held[1] + HELD_POD_S:
+            return replace(_by_main(base, child, pods, held[0]), is_held=True)
         lost = find_lost_worker(child, pods)
         if lost is not None and now_s >= lost[1]:
             base = _with_lost(base, lost[0], pods, nodes)
         return replace(
             base,
             state="Running",
-            blocker=None if child.is_deleting else find_unready(pods, now_s),
+            blocker=None if child.is_deleting else _find_running_blocker(pods, held, now_s),
             finding=None if child.is_deleting else find_trouble(pods, nodes),
             running_since_s=_running_since(child, pods, workers),
             pod_nodes=tuple(sorted((pod.name, pod.node) for pod in pods if pod.node)),
         )
     blocker = None if child.is_deleting else find_blocker(child, pods, warnings, workers=workers, now_s=now_s)
     return replace(base, blocker=blocker)
+
+
+def _find_running_blocker(
+    pods: Sequence[PodSummary], held: tuple[PodSummary, float] | None, now_s: float
+) -> Blocker | None:
+    if held is not None:
+        return _describe_held(held[0]) if now_s >= held[1] + SILENCE_S else None
+    return find_unready(pods, now_s)
 
 
 def _find_image(child: ChildSummary, pods: Sequence[PodSummary]) -> str | None:
@@ -169,7 +191,10 @@ def is_settling(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) -
     if not _has_failed(child, dict(child.conditions)) or abs(now_s - (child.completed_at_s or 0.0)) > SETTLING_S:
         return False
     main = [pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE)]
-    return any(pod.exit_code is None and not pod.is_deleting and not pod.disruption for pod in main)
+    return any(
+        pod.exit_code is None and not pod.is_deleting and not pod.disruption and not will_say_no_more(pod)
+        for pod in main
+    )
 
 
 def find_lost_worker(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[PodSummary, float] | None:
@@ -179,29 +204,55 @@ def find_lost_worker(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[P
     deleted, so one that ends by itself was stopped by its node.
     """
     main = find_main_pod(pods)
-    if child.is_deleting or has_ended(child) or main is None or main.phase != "Running" or main.is_deleting:
+    if child.is_deleting or has_ended(child) or main is None or main.is_deleting:
+        return None
+    if main.phase != "Running" or main.has_ended:
         return None
     # By the API server's clock where it says when it was told: nodes have their own.
     ended = [
-        (pod, pod.described_at_s or pod.finished_at_s or pod.created_at_s)
+        # Of one that never started the launcher will know nothing.
+        (pod, pod.created_at_s if will_say_no_more(pod) else _told_at(pod) + LOST_WORKER_S)
         for pod in pods
-        if pod.role == names.WORKER and pod.phase in ("Failed", "Succeeded") and not pod.is_deleting
+        if pod.role == names.WORKER and pod.has_ended and not pod.is_deleting
     ]
-    if not ended:
-        return None
-    pod, ended_at_s = min(ended, key=lambda found: (found[1], found[0].name))
-    return pod, ended_at_s + LOST_WORKER_S
+    return min(ended, key=lambda found: (found[1], found[0].name), default=None)
+
+
+def _told_at(pod: PodSummary) -> float:
+    """Return when a pod's end was told."""
+    return pod.described_at_s or pod.finished_at_s or pod.created_at_s
 
 
 def _with_lost(base: Child, pod: PodSummary, pods: Sequence[PodSummary], nodes: Mapping[str, NodeSummary]) -> Child:
     """Return a running child that has lost a worker, with the cause of that."""
-    cause = _infrastructure_cause([pod], {}) or (FailureReason.KILLED, pod)
-    what = "has failed" if pod.phase == "Failed" else "was stopped"
-    where, told = f" on node {pod.node}" if pod.node else "", pod.ended_by or pod.disruption or "no reason given"
-    message = f"Pod {pod.name}{where} {what} ({told}), and the launcher waits for it"
-    failed = replace(base, state="Failed", reason=cause[0].value, message=message, pod=pod.name, node=pod.node or None)
+    cause = find_cause([pod]) or Cause(
+        FailureReason.KILLED.value, f"{say_where(pod)}: was stopped, {describe_end(pod)}", pod
+    )
+    failed = _of_cause(base, cause._replace(message=f"{cause.message}. The launcher waits for it"))
     blamed = blame_sick_node(failed, pods, nodes)
-    return replace(base, lost=blamed.message, reason=blamed.reason, pod=blamed.pod, node=blamed.node)
+    return replace(blamed, state=base.state, message="", lost=blamed.message)
+
+
+def find_held(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[PodSummary, float] | None:
+    """Return the main pod whose trainer has ended while containers of others keep it, and since when."""
+    main = find_main_pod(pods)
+    if child.is_deleting or has_ended(child) or main is None or main.is_deleting:
+        return None
+    if not main.beside or main.phase in ("Failed", "Succeeded"):
+        return None
+    # The node's clock wrote the first, the API server's the second.
+    times_s = (main.finished_at_s, main.described_at_s)
+    return main, max(main.created_at_s, min((at_s for at_s in times_s if at_s is not None), default=0.0))
+
+
+def _describe_held(pod: PodSummary) -> Blocker:
+    noun = "containers" if len(pod.beside) > 1 else "container"
+    message = (
+        f"{say_where(pod)}: the trainer has ended, and {noun} {' and '.join(pod.beside)} of others go on, so that the "
+        "pod does not end; it is deleted soon. Next: have whoever adds them make them init containers with "
+        "restartPolicy: Always, which end with the pod, or leave these pods out"
+    )
+    return Blocker(reason=BlockerReason.POD_HELD, message=message)
 
 
 def _has_begun(child: ChildSummary, pods: Iterable[PodSummary], workers: int, conditions: Mapping[str, str]) -> bool:
@@ -242,44 +293,52 @@ def _running_since(child: ChildSummary, pods: Iterable[PodSummary], workers: int
 
 
 def _failed(base: Child, child: ChildSummary, pods: Sequence[PodSummary], conditions: Mapping[str, str]) -> Child:
-    """Return a failed child and the cause: a pod that was evicted or lost, one out of memory, or the program."""
+    """Return a failed child and the cause: what befell a pod, or what its program says."""
     main = find_main_pod(pod for pod in pods if pod.exit_code is not None)
     suspects = [pod for pod in pods if pod.disruption or main is None or not _ended_after(pod, main)]
-    first = _first_failure(suspects)
-    cause = _infrastructure_cause(suspects, conditions)
+    cause = find_cause(suspects, main, conditions)
     base = replace(base, finished_at_s=child.completed_at_s)
     if cause is not None:
-        reason, pod = cause
-        blamed = pod or first
-        return replace(
-            base,
-            state="Failed",
-            reason=reason.value,
-            message=_describe_cause(reason, blamed),
-            pod=blamed.name if blamed else None,
-            node=(blamed.node or None) if blamed else None,
-            # The OOM killer's SIGKILL, for messages. Without an exit code, each of these causes is infrastructure.
-            signal=9 if reason is FailureReason.OUT_OF_MEMORY else None,
-        )
-    if main is None or main.exit_code is None:
+        return _of_cause(base, cause)
+    if main is None:
         return replace(
             base, state="Failed", reason=FailureReason.POD_DELETED.value, message=FailureReason.POD_DELETED.sentence
         )
-    record, text = _parse_termination_message(main.message)
-    # The child has failed: its pod's exit code 0 must not make a success of it.
-    outcome = read_outcome(main.exit_code or 1, record)
-    blamed = first or main
+    ended = _by_main(base, child, pods, main)
+    # The child has failed: its pod's exit code 0 makes a success of it only where somebody else's container failed.
+    is_done = main.exit_code == EXIT_DONE and main.foreign_end is not None
+    return ended if is_done or ended.state != "Succeeded" else replace(ended, state="Failed", exit_code=EXIT_FAILED)
+
+
+def _of_cause(base: Child, cause: Cause) -> Child:
+    return replace(
+        base,
+        state="Failed",
+        reason=cause.reason,
+        message=cause.message,
+        exit_code=cause.exit_code,
+        signal=cause.signal,
+        pod=cause.pod.name if cause.pod else None,
+        node=(cause.pod.node or None) if cause.pod else None,
+    )
+
+
+def _by_main(base: Child, child: ChildSummary, pods: Sequence[PodSummary], main: PodSummary) -> Child:
+    """Return a child that ended as its main pod's program says."""
+    assert main.exit_code is not None, "only called for a pod whose program has ended"
+    record, text = parse_termination_message(main.message)
+    outcome = read_outcome(main.exit_code, record)
     failed = _first_failed_worker(record, child)
-    name = blamed.name if failed is None else failed
+    name = main.name if failed is None else failed
     return replace(
         base,
         state=outcome.state,
         exit_code=outcome.exit_code,
         signal=outcome.signal,
         reason=outcome.reason,
-        message=outcome.message or text,
+        message=outcome.message or text or main.told,
         pod=name,
-        node=next((pod.node for pod in (*pods, blamed) if pod.name == name), "") or None,
+        node=next((pod.node for pod in (*pods, main) if pod.name == name), "") or None,
         finished_at_s=main.finished_at_s or child.completed_at_s,
     )
 
@@ -287,12 +346,6 @@ def _failed(base: Child, child: ChildSummary, pods: Sequence[PodSummary], condit
 def _ended_after(pod: PodSummary, main: PodSummary) -> bool:
     """Return whether a pod ended after the program: cleanup deletes workers, and may kill slow ones."""
     return pod.finished_at_s is not None and main.finished_at_s is not None and pod.finished_at_s > main.finished_at_s
-
-
-def _first_failure(pods: Iterable[PodSummary]) -> PodSummary | None:
-    """Return the pod that failed first; its death brings down the others of an MPI job."""
-    failed = [pod for pod in pods if pod.phase == "Failed" or (pod.exit_code or 0) != 0]
-    return min(failed, key=lambda pod: (pod.finished_at_s or float("inf"), pod.role), default=None)
 
 
 def _first_failed_worker(record: Mapping[str, Any] | None, child: ChildSummary) -> str | None:
@@ -304,39 +357,3 @@ def _first_failed_worker(record: Mapping[str, Any] | None, child: ChildSummary) 
     host = failure.get("host") if isinstance(failure, Mapping) else None
     of_workers = re.escape(f"{child.name}-{names.WORKER}-") + "[0-9]{1,5}"
     return host if isinstance(host, str) and re.fullmatch(of_workers, host) else None
-
-
-def _infrastructure_cause(
-    pods: Iterable[PodSummary], conditions: Mapping[str, str]
-) -> tuple[FailureReason, PodSummary | None] | None:
-    for pod in pods:
-        if pod.disruption:
-            return (FailureReason.EVICTED if pod.disruption == "Evicted" else FailureReason.DISRUPTED), pod
-    for pod in pods:
-        if pod.ended_by == "OOMKilled":
-            return FailureReason.OUT_OF_MEMORY, pod
-    for pod in pods:
-        # The container is set up after its volumes are, so this is no blocker: the pod has failed, and another node may
-        # do better.
-        if pod.ended_by == "StartError" and is_about_user_namespaces(pod.message):
-            return FailureReason.USER_NAMESPACE_FAILED, pod
-    if conditions.get("Failed") == "MPIJobEvicted":
-        return FailureReason.EVICTED, None
-    lost = next((pod for pod in pods if pod.role == names.WORKER and pod.phase == "Failed"), None)
-    return None if lost is None else (FailureReason.KILLED, lost)
-
-
-def _describe_cause(reason: FailureReason, pod: PodSummary | None) -> str:
-    if pod is None:
-        return reason.sentence
-    where = f" on node {pod.node}" if pod.node else ""
-    told = f" {pod.message}" if reason is FailureReason.USER_NAMESPACE_FAILED else ""
-    return f"Pod {pod.name}{where}: {reason.sentence}{told}"
-
-
-def _parse_termination_message(message: str) -> tuple[Mapping[str, Any] | None, str]:
-    """Return the termination record of a container, or the last line of a message that is plain text."""
-    if (record := read_termination_record(message)) is not None:
-        return record, ""
-    lines = [line for line in message.splitlines() if line.strip()]
-    return None, lines[-1] if lines else ""

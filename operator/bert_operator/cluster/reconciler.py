@@ -30,7 +30,14 @@ from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LatestRecords, select_records
 from bert_operator.cluster.network_policies import NetworkPolicies
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
-from bert_operator.cluster.observation import find_lost_worker, has_ended, is_settling, observe_child
+from bert_operator.cluster.observation import (
+    HELD_POD_S,
+    find_held,
+    find_lost_worker,
+    has_ended,
+    is_settling,
+    observe_child,
+)
 from bert_operator.cluster.paths import job_path
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import read_cluster_job
@@ -327,7 +334,7 @@ class Reconciler:
 
     async def _read_final_log(self, ref: JobRef, summary: JobSummary) -> None:
         newest = max(self._children.own(ref, summary), key=lambda child: child.attempt, default=None)
-        if newest is not None and has_ended(newest):
+        if newest is not None and (has_ended(newest) or find_held(newest, self._index.pods(ref, newest.name))):
             await self._log_records.read_final(ref, summary, newest)
 
     async def _write_unusable(self, ref: JobRef, summary: JobSummary, status: JobStatus, blocker: Blocker) -> None:
@@ -403,6 +410,8 @@ def _pauses_of(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) ->
     moments_s = [since_s + SILENCE_S for since_s in silent_since_s]
     if (lost := find_lost_worker(child, pods)) is not None:
         moments_s.append(lost[1])
+    if (held := find_held(child, pods)) is not None:
+        moments_s += [held[1] + SILENCE_S, held[1] + HELD_POD_S]
     # A second late, since times of objects are whole seconds; one that has passed is in the status already and must not
     # requeue the job for ever.
     yield from (moment_s - now_s + 1.0 for moment_s in moments_s if moment_s - now_s > -1.0)

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from bert_operator.errors import InputError
+from bert_operator.names import CONTAINER
 from bert_operator.plugin.errors import ApiRefused, NoSuchObject
 from bert_operator.plugin.job import Job, Pod
 from bert_operator.plugin.kubectl import Kubectl
 from bert_operator.plugin.reading import first_line, read_job, read_pods_of
 from bert_operator.plugin.terminal import printable
-from bert_operator.render.names import CONTAINER
 from bert_operator.timestamps import render_time, time_of
 
 PAUSE_S = 2.0
@@ -28,6 +28,9 @@ PAUSE_S = 2.0
 _MOST_BROKEN = 30
 """Connections in a row that bring nothing new: a minute in which the kubelet does not answer."""
 
+_HOW_FAR = (
+    f'jsonpath={{.status.phase}} {{.status.containerStatuses[?(@.name=="{CONTAINER}")].state.terminated.exitCode}}'
+)
 _RANK = re.compile(r"\[([0-9]+)\] ")
 
 
@@ -218,13 +221,14 @@ class Follower:
 
     def _has_ended(self, kubectl: Kubectl, pod: Pod) -> bool:
         try:
-            phase = kubectl.call("get", "pod", pod.name, "-o", "jsonpath={.status.phase}")
+            told = kubectl.call("get", "pod", pod.name, "-o", _HOW_FAR)
         except NoSuchObject:
             # Reading its log says the same, and ends there.
             return True
         except ApiRefused:
             return False
-        return phase.strip() in ("Succeeded", "Failed")
+        # Its phase, and the exit code of the trainer once there is one.
+        return told.startswith(("Succeeded", "Failed")) or bool(told.partition(" ")[2].strip())
 
     def _select(self, line: str) -> str | None:
         """Return a line as it is shown; None if it is another rank's."""

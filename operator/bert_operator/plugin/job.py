@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert_operator.names import PREPARE_RUN, is_managed_elsewhere
+from bert_operator.render.containers import find_foreign_end, find_trainer, find_waiting
 from bert_operator.render.names import ATTEMPT_LABEL, LAUNCHER, ROLE_LABEL, SINGLE, WORKER
 from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from bert_operator.timestamps import time_of
@@ -47,9 +48,9 @@ class Pod:
     phase: str
     node: str | None
     has_ended: bool
-    """Whether its container has, or will never run."""
+    """Whether its trainer has, or will never run; containers of others may go on."""
     has_started: bool
-    """Whether its container has, so that there is a log."""
+    """Whether its trainer has, so that there is a log."""
     trouble: str | None
     """Why a container waits or how it ended badly."""
     created_s: float
@@ -230,8 +231,8 @@ def _read_pod(document: Json) -> Pod:
     labels = metadata.get("labels") or {}
     attempt = str(labels.get(ATTEMPT_LABEL, "0"))
     phase = str(status.get("phase") or "Pending")
-    containers = status.get("containerStatuses") or ()
-    states = [item.get("state") or {} for item in containers]
+    state: Json = find_trainer(status.get("containerStatuses")).get("state") or {}
+    now: Json = state.get("running") or state.get("terminated") or {}
     return Pod(
         name=str(metadata.get("name")),
         uid=str(metadata.get("uid")),
@@ -239,29 +240,26 @@ def _read_pod(document: Json) -> Pod:
         attempt=int(attempt) if attempt.isdecimal() else 0,
         phase="Leaving" if metadata.get("deletionTimestamp") and phase == "Running" else phase,
         node=(document.get("spec") or {}).get("nodeName"),
-        has_ended=phase in ("Succeeded", "Failed"),
-        has_started=any("running" in state or "terminated" in state for state in states),
-        trouble=_trouble(status, [*(status.get("initContainerStatuses") or ()), *containers]),
+        has_ended=phase in ("Succeeded", "Failed") or "terminated" in state,
+        has_started="running" in state or "terminated" in state,
+        trouble=_trouble(document, state.get("terminated") or {}),
         created_s=time_of(metadata.get("creationTimestamp")) or 0.0,
-        started_s=_first_time(states, "startedAt"),
-        ended_s=_first_time(states, "finishedAt"),
+        started_s=time_of(now.get("startedAt")),
+        ended_s=time_of(now.get("finishedAt")),
     )
 
 
-def _first_time(states: Sequence[Json], name: str) -> float | None:
-    """Return a time of the first container whose state tells it."""
-    found = (time_of((state.get("running") or state.get("terminated") or {}).get(name)) for state in states)
-    return next((time_s for time_s in found if time_s is not None), None)
-
-
-def _trouble(status: Json, containers: Iterable[Json]) -> str | None:
-    for container in containers:
-        state = container.get("state") or {}
-        waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
-        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
-        if ended.get("exitCode"):
-            return f"{ended.get('reason') or 'Error'} (exit code {ended['exitCode']})"
+def _trouble(pod: Json, ended: Json) -> str | None:
+    """Return what is wrong with a pod. ended: how its trainer did, empty if it did not."""
+    status: Json = pod.get("status") or {}
+    if (waiting := find_waiting(pod)) is not None:
+        whose = f"container {waiting.container}: " if waiting.container else ""
+        return f"{whose}{waiting.reason}: {waiting.message}".rstrip(": ")
+    if ended.get("exitCode"):
+        return f"{ended.get('reason') or 'Error'} (exit code {ended['exitCode']})"
+    if (foreign := find_foreign_end(pod)) is not None:
+        kind = "init container" if foreign.is_init else "container"
+        return f"{kind} {foreign.container}: {foreign.reason or 'Error'} (exit code {foreign.exit_code})"
     unscheduled: Json = next(
         (item for item in status.get("conditions") or () if item.get("type") == "PodScheduled"), {}
     )

@@ -6,13 +6,14 @@ import json
 from collections.abc import Sequence
 
 from bert_operator.errors import InputError
+from bert_operator.names import CONTAINER
 from bert_operator.plugin.errors import ApiRefused
 from bert_operator.plugin.job import Job, Json, Pod, losses, metric_row, read_pods, read_records, read_timed_records
 from bert_operator.plugin.kubectl import JOBS, Kubectl
 from bert_operator.plugin.queue_place import QueuePlace, read_place
 from bert_operator.plugin.views.status_view import Seen
 from bert_operator.plugin.views.time_spent import time_of_attempt, time_of_stage
-from bert_operator.render.names import CONTAINER, JOB_LABEL, SPEC_KEY, config_map_name
+from bert_operator.render.names import JOB_LABEL, SPEC_KEY, config_map_name
 
 # Of a log: several thousand reports, and no more than a screen's sparkline can show.
 _TAIL = 4000

@@ -24,8 +24,8 @@ _FOUND_BY = {"launch": "lnch", "training": "train"}
 
 LAUNCHER, WORKER, SINGLE = "launcher", "worker", "single"
 
-CONTAINER = "trainer"
-"""Of every pod; others may add more."""
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""Annotation of pods: whose log kubectl shows, and where it executes, unless told otherwise."""
 
 SPEC_KEY = "spec.json"
 """In the ConfigMap with a job's frozen configuration: its spec, with what its profile adds."""

@@ -19,7 +19,7 @@ from bert_operator.api.schema.cluster import (
     SecurityContextSpec,
     VolumeSource,
 )
-from bert_operator.names import PREPARE_RUN
+from bert_operator.names import CONTAINER, PREPARE_RUN
 from bert_operator.render import names, users
 from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen
 from bert_operator.render.hangs import hang_environment
@@ -127,14 +127,14 @@ def render_pod(frozen: Frozen, child: ChildSpec, role: str, arguments: list[str]
             # A sidecar proxy would intercept the connections between ranks.
             "sidecar.istio.io/inject": "false",
         },
+        "annotations": dict(_annotations(parts)),
     }
-    if annotations := dict(_annotations(parts)):
-        metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": pod}
 
 
 def _annotations(role: _Role) -> Iterator[tuple[str, str]]:
-    """Yield what Kueue reads in a pod template."""
+    """Yield what kubectl and Kueue read in a pod template."""
+    yield names.DEFAULT_CONTAINER, CONTAINER
     spec = role.frozen.job.spec
     topology = spec.scheduling.topology
     # Not the launcher's: no gradient passes it. Grouped with the workers (podset-group-name) it would have to find room
@@ -158,7 +158,7 @@ def _annotations(role: _Role) -> Iterator[tuple[str, str]]:
 def _container(role: _Role, arguments: list[str], volume_mounts: list[Document]) -> Document:
     spec = role.spec
     container: Document = {
-        "name": names.CONTAINER,
+        "name": CONTAINER,
         "image": by_digest(spec.image or "", role.child.image, spec.image_pull_policy),
         "command": ["bert-pod"],
         "args": [_escape_expansion(argument) for argument in arguments],

@@ -16,15 +16,19 @@ _OF_NO_NODE = frozenset(
         FailureReason.EVICTED,
         FailureReason.DISRUPTED,
         FailureReason.STOPPED_UNASKED,
+        FailureReason.INIT_CONTAINER_FAILED,
         FailureReason.OUT_OF_MEMORY,
         FailureReason.STORAGE_FAILED,
         FailureReason.LOST,
     }
 )
 
+# A node that says itself that it is sick, or that it does not take the pod, needs no second attempt to show it.
+_AT_ONCE = frozenset({FailureReason.DEVICE_UNHEALTHY, FailureReason.POD_REJECTED})
+
 
 def find_bad_nodes(failures: Iterable[Failure]) -> tuple[str, ...]:
-    """Return the nodes that were sick, or whose pods failed first in at least two attempts, the newest last."""
+    """Return the nodes that were sick or refused a pod, or whose pods failed first in two attempts; the newest last."""
     failures = tuple(failures)
     blamed = [
         failure.node
@@ -32,8 +36,7 @@ def find_bad_nodes(failures: Iterable[Failure]) -> tuple[str, ...]:
         if failure.node is not None and failure.kind == "Infrastructure" and not _blames_none(failure)
     ]
     counts = Counter(blamed)
-    # A node that says itself that it is sick needs no second attempt to show it.
-    sick = {failure.node for failure in failures if failure.reason == FailureReason.DEVICE_UNHEALTHY}
+    sick = {failure.node for failure in failures if failure.reason in _AT_ONCE}
     often = [node for node, count in counts.items() if count >= _FAILURES or node in sick]
     newest_last = sorted(often, key=lambda node: len(blamed) - blamed[::-1].index(node))
     return tuple(newest_last[-MAX_AVOIDED_NODES:])

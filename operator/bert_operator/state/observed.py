@@ -95,6 +95,8 @@ class Child:
     """By digest, what its program ran in; None where that is not known."""
     lost: str = ""
     """Why it can only end, though its launcher has not noticed: a worker's pod, which is ``pod``, has failed."""
+    is_held: bool = False
+    """Whether its program has ended and its pod has not, because of containers of others: it has to be deleted."""
     pod_nodes: tuple[tuple[str, str], ...] = ()
     """While it runs, the names of its pods and of their nodes."""
 

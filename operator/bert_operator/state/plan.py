@@ -81,7 +81,7 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
         left_s = seconds_to_live(job, observed.status, now_s)
         return Plan(
             status=observed.status,
-            stop=_not_stopping(active),
+            stop=_not_stopping([child for child in observed.children if child.is_active or child.is_held]),
             delete_job=left_s is not None and left_s <= 0,
             requeue_after_s=left_s,
         )
@@ -105,7 +105,8 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
     new = status.describe(observed.status, facts, step.verdict, generation=job.metadata.generation, now_s=now_s)
     left_s = seconds_to_live(job, new, now_s) if new.phase in TERMINAL_PHASES else step.requeue_after_s
     # At once, and not when the next attempt is due: its workers may go on.
-    left = [child for child in given_up if child.ref not in [other.ref for other in step.remove]]
+    held = [child for child in observed.children if child.is_held]
+    left = [child for child in (*given_up, *held) if child.ref not in [other.ref for other in step.remove]]
     # Nobody has seen it end: another operator, which did not know that it had been there, may have made it once more.
     lost = {failure.attempt for failure in observed.status.failures if failure.reason == FailureReason.LOST}
     found_again = [child for child in over if child.attempt in lost]

@@ -30,7 +30,7 @@ from bert_operator.api.schema.status import (
     QueueStatus,
     StageResult,
 )
-from bert_operator.names import PREPARE_RUN, TRAINING_RUN
+from bert_operator.names import CONTAINER, PREPARE_RUN, TRAINING_RUN
 from bert_operator.state.bad_nodes import find_bad_nodes
 from bert_operator.state.observed import Blocker, Finding
 from bert_operator.state.phase_times import count_time
@@ -40,6 +40,7 @@ from bert_operator.timestamps import render_duration, render_time
 _FULL_MESSAGES = 16
 """Failures whose message is kept as it is."""
 _SHORT_MESSAGE = 160
+_WHILE_RUNNING = (BlockerReason.POD_NOT_READY, BlockerReason.POD_HELD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +160,8 @@ def _blocker(previous: JobStatus, facts: Facts, verdict: Verdict) -> Blocker | N
     if verdict.reason == Reason.BACKING_OFF:
         return facts.storage_blocker
     if verdict.reason == Reason.CHILD_RUNNING:
-        # A running child can only be blocked by a pod that does not answer.
-        is_unready = facts.blocker is not None and facts.blocker.reason == BlockerReason.POD_NOT_READY
-        return facts.blocker if is_unready else None
+        # A running child can only be blocked by a pod that does not answer, or does not end.
+        return facts.blocker if facts.blocker is not None and facts.blocker.reason in _WHILE_RUNNING else None
     if verdict.phase == "Queued":
         return facts.blocker
     if verdict.reason not in (Reason.WAITING_TO_START, Reason.RETRYING_AT_ONCE):
@@ -191,7 +191,9 @@ def _logs(facts: Facts) -> str | None:
     child = facts.child
     if child is None or child.kind == "Process":
         return None
-    return f"kubectl logs -f -n {facts.namespace} job/{child.name}" + ("-launcher" if child.kind == "MPIJob" else "")
+    name = f"{child.name}-launcher" if child.kind == "MPIJob" else child.name
+    # By its container's name: others may add theirs, and kubectl would take the first one.
+    return f"kubectl logs -f -n {facts.namespace} job/{name} -c {CONTAINER}"
 
 
 def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:

@@ -219,6 +219,15 @@ class BlockerReason(_Described):
         "ContainerConfigInvalid",
         "A container cannot be set up: a Secret or ConfigMap is missing, or the image's user is root.",
     )
+    CONTAINER_NOT_STARTING = (
+        "ContainerNotStarting",
+        "A container that others have added to a pod does not start, and the trainer's waits for it.",
+    )
+    POD_HELD = (
+        "PodHeld",
+        "The trainer has ended, and a container that others have added goes on and keeps the pod. After a minute the "
+        "trainer's exit code counts, and the pod is deleted.",
+    )
     UNSCHEDULABLE = "Unschedulable", "No node fits the pods."
     POD_NOT_READY = (
         "PodNotReady",
@@ -328,6 +337,17 @@ class FailureReason(_Described):
         "The node could not give a container user ids of its own, mostly because a volume's file system cannot map "
         "them, as NFS cannot. Next: use a claim of another file system, or delete the job and apply it without "
         "securityContext.hostUsers.",
+    )
+    POD_REJECTED = (
+        "PodRejected",
+        "The kubelet of a node refused the pod before any container started (OutOfcpu, UnexpectedAdmissionError, "
+        "TopologyAffinityError and the like); the message has its words. The next attempt avoids the node where there "
+        "are others.",
+    )
+    INIT_CONTAINER_FAILED = (
+        "InitContainerFailed",
+        "An init container that others have added to a pod failed before the trainer's started; the message has its "
+        "name, exit code and last line. Counts as infrastructure.",
     )
     POD_DELETED = "PodDeleted", "A pod is gone and left no exit code."
     LOST = "Lost", "The attempt is on record, but nothing is left of its child."

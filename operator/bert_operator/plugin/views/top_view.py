@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from bert_operator.plugin.job import Json
 from bert_operator.plugin.terminal import Cell, Ink, table
-from bert_operator.render.names import CONTAINER, JOB_LABEL, ROLE_LABEL
+from bert_operator.render.containers import find_trainer
+from bert_operator.render.names import JOB_LABEL, ROLE_LABEL
 
 _QUANTITY = re.compile(r"([0-9.]+)([a-zA-Z]*)")
 # Kubernetes' units (resource.Quantity).
@@ -49,8 +50,7 @@ def parse_quantity(text: object) -> float | None:
 
 def _row(pod: Json, usage: Json | None) -> Sequence[Cell]:
     labels, spec = _metadata(pod).get("labels") or {}, pod.get("spec") or {}
-    container: Json = next((item for item in spec.get("containers") or () if item.get("name") == CONTAINER), {})
-    resources = container.get("resources") or {}
+    resources = find_trainer(spec.get("containers")).get("resources") or {}
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     used = _used(usage)
     memory, bound = used.get("memory"), parse_quantity(limits.get("memory", requests.get("memory")))
@@ -71,14 +71,9 @@ def _row(pod: Json, usage: Json | None) -> Sequence[Cell]:
 
 
 def _used(usage: Json | None) -> dict[str, float]:
-    """Return the sums over a pod's containers: cores and bytes."""
-    sums: dict[str, float] = {}
-    for container in (usage or {}).get("containers") or ():
-        for name, text in (container.get("usage") or {}).items():
-            amount = parse_quantity(text)
-            if amount is not None:
-                sums[name] = sums.get(name, 0.0) + amount
-    return sums
+    """Return what a pod's trainer uses: cores and bytes. Its limit holds for it alone."""
+    used = find_trainer((usage or {}).get("containers")).get("usage") or {}
+    return {name: amount for name, text in used.items() if (amount := parse_quantity(text)) is not None}
 
 
 def _metadata(document: Json) -> Json:
