@@ -29,7 +29,6 @@ SETTINGS = Settings.model_validate(
     {
         "limits": {
             "images": ["registry.invalid/bert-operator"],
-            "priorityClasses": ["batch"],
             "workloadPriorityClasses": ["batch"],
             "tolerations": ["nvidia.com/gpu"],
             "nodeLabels": ["kubernetes.io/arch", "topology.kubernetes.io/zone"],
@@ -78,7 +77,6 @@ LET: dict[str, Change] = {
     "data of an image": put(
         "volumes", value=[{"name": "v", "source": image_of("registry.invalid/bert-operator/data:1")}]
     ),
-    "a priority": scheduling(priorityClassName="batch"),
     "a priority in a queue": both(put("queueName", value="bert"), put("workloadPriorityClass", value="batch")),
     "a scheduler": scheduling(schedulerName="default-scheduler"),
     "a runtime": scheduling(runtimeClassName="nvidia"),

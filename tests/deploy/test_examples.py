@@ -137,6 +137,7 @@ def planted(path: str, value: Any) -> Json:
         ("spec.output.volume", {"hostPath": {"path": "/srv"}}, "hostPath"),
         ("spec.network", {"hostNetwork": True}, "hostNetwork"),
         ("spec.profile", "another", "spec.profile"),
+        ("spec.scheduling.priorityClassName", "nobody", "spec.scheduling.priorityClassName: got"),
     ],
 )
 def test_the_operator_s_refusals_are_noticed(path: str, value: Any, refusal: str) -> None:
@@ -150,7 +151,7 @@ def test_the_operator_s_refusals_are_noticed(path: str, value: Any, refusal: str
     [
         ("spec.stages", [], "BertPretrainJob nvidia-8-gpus: .*spec.stages"),
         ("spec.output.volume", {"nfs": {"server": "nas", "path": "/"}}, 'violates PodSecurity "restricted'),
-        ("spec.scheduling.priorityClassName", "nobody", "no PriorityClass with name nobody"),
+        ("spec.scheduling.runtimeClassName", "nobody", 'RuntimeClass "nobody" not found'),
     ],
 )
 def test_the_cluster_s_refusals_are_noticed(

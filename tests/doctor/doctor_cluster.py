@@ -26,6 +26,7 @@ from fake_cluster import merged
 Json = dict[str, Any]
 
 DEPLOY = Path(__file__).parents[2] / "deploy/kustomize"
+INSTALL = Path(__file__).parents[2] / "docs/guides/install.md"
 OVERLAY = DEPLOY / "overlays/gpu-nfs"
 REGISTRY = "registry.example.com/nlp"
 CRDS = "apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -37,7 +38,7 @@ PLURALS = {
     "Deployment": "deployments", "EndpointSlice": "endpointslices", "Event": "events", "Lease": "leases",
     "BertPretrainJob": "bertpretrainjobs", "LocalQueue": "localqueues", "Namespace": "namespaces", "Node": "nodes",
     "PersistentVolumeClaim": "persistentvolumeclaims", "Pod": "pods", "ResourceQuota": "resourcequotas",
-    "Role": "roles", "RoleBinding": "rolebindings",
+    "PriorityClass": "priorityclasses", "Role": "roles", "RoleBinding": "rolebindings",
     "Service": "services", "ServiceAccount": "serviceaccounts", "StorageClass": "storageclasses",
     "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
 }  # fmt: skip
@@ -151,21 +152,31 @@ def endpoints(namespace: str, service: str, *, protocol: str = "TCP", port: int 
 
 def _operator() -> Iterator[Json]:
     yield from _load(DEPLOY / "base/rbac.yaml")
+    yield from _load(DEPLOY / "base/priority-class.yaml")
     yield document("v1", "ConfigMap", SETTINGS, OPERATOR, data={"settings.yaml": settings_text()})
     (deployment,) = _load(DEPLOY / "base/deployment.yaml")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     container["image"] = f"{REGISTRY}/operator:0.2.0"
     yield deployment | {"status": AVAILABLE}
-    yield pod("bert-operator-5d8f-x2k4l", OPERATOR, deployment["metadata"]["labels"], container["image"], "operator")
+    priority = {"priorityClassName": "bert-operator"}
+    yield pod(
+        "bert-operator-5d8f-x2k4l",
+        OPERATOR,
+        deployment["metadata"]["labels"],
+        container["image"],
+        "operator",
+        **priority,
+    )
 
 
-def pod(name: str, namespace: str, labels: Json, image: str, container: str) -> Json:
+def pod(name: str, namespace: str, labels: Json, image: str, container: str, **spec: Any) -> Json:
     """Return a pod that runs, as the standard restricted allows it."""
     status = {"name": container, "image": image, "imageID": "", "ready": True, "restartCount": 0}
     return document(
         "v1", "Pod", name, namespace,
         labels=labels,
         spec={
+            **spec,
             "nodeName": "node-a",
             "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [{
@@ -179,7 +190,9 @@ def pod(name: str, namespace: str, labels: Json, image: str, container: str) -> 
 
 def _mpi_operator() -> Iterator[Json]:
     image = "docker.io/mpioperator/mpi-operator:0.8.2"
-    yield workload("Deployment", "mpi-operator", MPI, image, serviceAccountName="mpi-operator")
+    yield from _load(DEPLOY / "mpi-operator/priority-class.yaml")
+    given = {"serviceAccountName": "mpi-operator", "priorityClassName": "mpi-operator"}
+    yield workload("Deployment", "mpi-operator", MPI, image, **given)
     yield from _load(DEPLOY / "mpi-operator/job-status.yaml")
 
 
@@ -223,12 +236,20 @@ def _team() -> Iterator[Json]:
     hard = {"pods": "20", "requests.cpu": "512", "requests.nvidia.com/gpu": "64"}
     used = {"pods": "3", "requests.cpu": "129", "requests.nvidia.com/gpu": "16"}
     yield document("v1", "ResourceQuota", "team", TEAM, spec={"hard": hard}, status={"hard": hard, "used": used})
+    yield system_priorities()
     for name, phase in (("running", "Running"), ("waiting", "Pending")):
         job = job_document(name, workers=2, queueName="bert", output={"path": f"runs/{name}"})
         for key in ("scheduling", "image", "slotsPerWorker"):  # those of the profile
             job["spec"].pop(key, None)
         job["metadata"]["namespace"] = TEAM
         yield job | {"status": {"phase": phase}}
+
+
+def system_priorities() -> Json:
+    """Return the quota of docs/guides/install.md: no pods of Kubernetes' own classes."""
+    (block,) = re.findall(r"```yaml\n# system-priorities.yaml\n(.*?)```", INSTALL.read_text(), re.DOTALL)
+    found: Json = yaml.safe_load(block)
+    return merged(found, {"metadata": {"namespace": TEAM}})
 
 
 def pulled_event(cluster: Cluster, seconds: str) -> Json:
@@ -261,6 +282,12 @@ def queue_definitions() -> list[Json]:
     ]
 
 
+def _kubernetes_classes() -> Iterator[Json]:
+    """Yield the classes that every API server makes itself."""
+    for name, value in (("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)):
+        yield document("scheduling.k8s.io/v1", "PriorityClass", name, value=value)
+
+
 class MemoryCluster:
     """The healthy cluster without a server, and a reader of it.
 
@@ -278,7 +305,7 @@ class MemoryCluster:
         established = {"status": {"conditions": [{"type": "Established", "status": "True"}]}}
         for definition in (render_crd(), small_definition("kubeflow.org", "v2beta1", "MPIJob"), *queue_definitions()):
             self.add(definition | established)
-        for item in healthy_objects(self.now_s):
+        for item in (*healthy_objects(self.now_s), *_kubernetes_classes()):
             self.add(item)
         self.add(pulled_event(self, "41.2s"))
 

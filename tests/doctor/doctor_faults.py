@@ -18,6 +18,7 @@ from doctor_cluster import (
     TEAM,
     Cluster,
     Json,
+    document,
     endpoints,
     lease,
     pulled_event,
@@ -27,6 +28,8 @@ from doctor_cluster import (
 PODS, NODES, DEPLOYMENTS = "v1/pods", "v1/nodes", "apps/v1/deployments"
 LEASES = "coordination.k8s.io/v1/leases"
 CLAIMS, ROLES = "v1/persistentvolumeclaims", "rbac.authorization.k8s.io/v1/clusterroles"
+PRIORITIES, JOBS = "scheduling.k8s.io/v1/priorityclasses", "bert-operator.dev/v1alpha1/bertpretrainjobs"
+CRITICAL = {"priorityClassName": "system-node-critical"}
 SLICES = "discovery.k8s.io/v1/endpointslices"
 DNS_PORT: Json = {"name": "main", "protocol": "UDP"}
 OPERATOR_POD, JOB_POD = "bert-operator-5d8f-x2k4l", "running-a1-worker-0"
@@ -147,6 +150,24 @@ def lose_a_node(cluster: Cluster) -> None:
     cluster.change(NODES, "node-b", "", {"status": {"conditions": conditions}})
 
 
+def rise(cluster: Cluster) -> None:
+    for name, value in (("mine", 1000), ("batch", 2000)):
+        cluster.add(document("scheduling.k8s.io/v1", "PriorityClass", name, value=value))
+    set_priority(cluster, "mine")
+    change_settings(cluster, "jobEgress: []", "limits: {priorityClasses: [batch]}\njobEgress: []")
+    # Which quota counts these is another question.
+    names = ["batch", "bert-operator", "mpi-operator", "system-cluster-critical", "system-node-critical"]
+    term = {"scopeName": "PriorityClass", "operator": "In", "values": names}
+    cluster.remove("v1/resourcequotas", "system-priorities", TEAM)
+    spec = {"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": [term]}}
+    cluster.add(document("v1", "ResourceQuota", "system-priorities", TEAM, spec=spec))
+
+
+def set_priority(cluster: Cluster, name: str | None) -> None:
+    spec = {"template": {"spec": {"priorityClassName": name}}}
+    cluster.change(DEPLOYMENTS, "bert-operator", OPERATOR, {"spec": spec})
+
+
 def hide_proxy(cluster: Cluster) -> None:
     proxy = "    proxy: {http: 'http://squid.bert.svc', https: 'http://squid.bert.svc'}\n    slotsPerWorker: 8"
     change_settings(cluster, "    slotsPerWorker: 8", proxy)
@@ -194,6 +215,18 @@ ASKED_FOR = (
 FURTHER = (
     Fault("the operator restarts over and over", "operator", "ended last with Error, exit code 2 (its settings", crash),
     Fault("the operator lost a right", "operator-rights", "lacks get mpijobs.kubeflow.org", lose_a_rule),
+    Fault("jobs may name a class above the operator's", "operator-priority",
+          "Deployment bert-operator/bert-operator has the priority 1000, and jobs may have a higher one: batch (2000)",
+          rise),
+    Fault("the operator's class is gone", "operator-priority",
+          "Deployment bert-operator/bert-operator, priorityClassName: got bert-operator; allowed: ",
+          lambda it: it.remove(PRIORITIES, "bert-operator")),
+    Fault("a job names a class that the limits do not", "operator-priority",
+          "job bert/waiting, spec.scheduling.priorityClassName: got system-node-critical; allowed: none",
+          lambda it: it.change(JOBS, "waiting", TEAM, {"spec": {"scheduling": CRITICAL}})),
+    Fault("no quota counts pods of Kubernetes' own classes", "operator-priority",
+          "Namespace bert: no ResourceQuota counts pods of the PriorityClass system-cluster-critical, system-node",
+          lambda it: it.remove("v1/resourcequotas", "system-priorities", TEAM)),
     Fault("nobody has named the trainer's image", "images", "trainerImage: got registry.invalid/bert-operator/trainer",
           lambda it: change_settings(it, *PLACEHOLDER)),
     Fault("Kueue does not know MPIJobs", "kueue", "integrations.frameworks: got no kubeflow.org/mpijob",

@@ -220,7 +220,8 @@ def test_what_is_beyond_a_limit_is_refused_and_what_is_within_is_not(
     assert problem.startswith(f"{path}: got ")
     assert f"limits.{limit} in the operator's settings" in problem
     assert problems(change, settings_with(**{limit: wide})) == []
-    assert problems(change, settings_with()) == []
+    if limit != "priorityClasses":  # left out: none
+        assert problems(change, settings_with()) == []
 
 
 @pytest.mark.parametrize(
@@ -282,6 +283,33 @@ def test_what_a_job_does_not_ask_for_needs_no_entry() -> None:
     assert problems(lambda _: None, settings_with(**everything | {"stopGraceSeconds": 120})) == []
     (problem,) = problems(lambda _: None, settings_with(stopGraceSeconds=119))
     assert "got 120" in problem, "what is left out is asked for as well, where its default is"
+
+
+NAMES_A_CLASS = put("scheduling", value={"priorityClassName": "urgent"})
+
+
+def test_no_priority_class_is_allowed_until_the_limits_name_it() -> None:
+    """Left out, any would be, and a pod of a job that fills the node would evict the operator."""
+    (problem,) = problems(NAMES_A_CLASS, Settings())
+    assert problem == (
+        'spec.scheduling.priorityClassName: got "urgent"; allowed: none of a job\'s own; next: remove it or name an '
+        "allowed one, or have an administrator change limits.priorityClasses in the operator's settings"
+    )
+    assert len(problems(NAMES_A_CLASS, settings_with(images=["docker.io"]))) == 1
+    assert len(problems(NAMES_A_CLASS, settings_with(priorityClasses=["batch"]))) == 1
+    assert problems(NAMES_A_CLASS, settings_with(priorityClasses=["batch", "urgent"])) == []
+    assert problems(NAMES_A_CLASS, settings_with(priorityClasses="any")) == []
+    assert problems(NAMES_A_CLASS, settings_with(namespaces={"team-a": {"priorityClasses": ["urgent"]}})) == []
+    assert len(problems(NAMES_A_CLASS, settings_with(namespaces={"team-a": {"images": None}}))) == 1
+    assert problems(lambda _: None, Settings(profiles={"p": {"scheduling": {"priorityClassName": "urgent"}}})) == []
+
+
+def test_a_job_that_was_started_with_a_class_needs_it_in_the_limits_for_its_next_attempt() -> None:
+    frozen = frozen_with(scheduling={"priorityClassName": "urgent"})
+    (problem,) = frozen_problems(document_of(NAMES_A_CLASS), frozen, Settings())
+    assert problem.path == "spec.scheduling.priorityClassName"
+    settings = settings_with(priorityClasses=["urgent"])
+    assert list(frozen_problems(document_of(NAMES_A_CLASS), frozen, settings)) == []
 
 
 def test_a_namespace_may_have_limits_of_its_own() -> None:

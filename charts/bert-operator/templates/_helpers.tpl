@@ -8,6 +8,11 @@
 {{- .Values.serviceAccount.name | default (include "bert-operator.fullname" .) -}}
 {{- end }}
 
+{{/* The PriorityClass of the operator's pod. */}}
+{{- define "bert-operator.priorityClass" -}}
+{{- .Values.priorityClassName | default (include "bert-operator.fullname" .) -}}
+{{- end }}
+
 {{/* What pods are chosen by; must never change. */}}
 {{- define "bert-operator.selector" -}}
 app.kubernetes.io/name: bert-operator

@@ -53,7 +53,8 @@ _Count = Annotated[_Whole | None, _or_any(_Whole)]
 class Bounds(BaseModel):
     """What jobs of a namespace may ask; a field that is left out, or ``any``, bounds nothing.
 
-    An empty list allows nothing.
+    An empty list allows nothing. ``priority_classes`` alone is empty where it is left out: a pod that finds no room
+    evicts others of a lower priority, another tenant's job as well as the operator.
 
     What profiles and trainerImage say needs no entry: an administrator wrote it.
     """
@@ -74,8 +75,8 @@ class Bounds(BaseModel):
     ``nvidia.com/gpu``."""
     resource_claims: _Names = None
     """ResourceClaimTemplates, and ResourceClaims, that jobs may name. With gpusPerNamespace none may be named."""
-    priority_classes: _Names = None
-    """PriorityClasses that jobs may name."""
+    priority_classes: _Names = ()
+    """PriorityClasses that jobs may name. Left out: none."""
     workload_priority_classes: _Names = None
     """Kueue's WorkloadPriorityClasses that jobs may name. Those that name none go by their PriorityClass."""
     scheduler_names: _Names = None

@@ -99,7 +99,7 @@ class Settings(BaseModel):
     than there are ages. Default: no. Needs Kueue's feature gate PriorityBoost (alpha) and the right to patch Workloads
     (``components/priority-boost``)."""
     limits: Limits = Limits()
-    """What jobs may ask. Default: whatever the cluster lets them."""
+    """What jobs may ask. Default: whatever the cluster lets them, but no PriorityClass."""
     lease: str | None = None
     """Name of a Lease in the operator's own namespace, which one of several operators holds: it works, the others stand
     by. Default: none, for a single replica. Deployments of two that are shipped name it by ``--lease`` instead."""

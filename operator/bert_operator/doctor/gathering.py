@@ -80,6 +80,7 @@ SOURCES: Mapping[str, Source] = {
     "role bindings": Source(_RBAC, "rolebindings"),
     "validating webhooks": Source(_HOOKS, "validatingwebhookconfigurations"),
     "mutating webhooks": Source(_HOOKS, "mutatingwebhookconfigurations"),
+    "priority classes": Source("apis/scheduling.k8s.io/v1", "priorityclasses"),
     "storage classes": Source("apis/storage.k8s.io/v1", "storageclasses"),
     "jobs": Source(f"apis/{API_VERSION}", "bertpretrainjobs", is_scoped=True),
     "job pods": Source("api/v1", "pods", is_scoped=True, query=(("labelSelector", f"{API_GROUP}/job"),)),

@@ -326,7 +326,8 @@ class SchedulingSpec(Section):
     topology_spread_constraints: Annotated[tuple[TopologySpread, ...], Field(max_length=8)] = ()
     """How workers are spread over zones, racks or nodes."""
     priority_class_name: ObjectName | None = None
-    """PriorityClass of the pods. Empty: the cluster's default."""
+    """PriorityClass of the pods, one of ``limits.priorityClasses`` in the operator's settings; without that none may be
+    named. Empty: the cluster's default."""
     scheduler_name: ObjectName | None = None
     """Scheduler of the pods. Empty: the cluster's default."""
     runtime_class_name: ObjectName | None = None

@@ -14,6 +14,7 @@ INSTALLING = (
     ("create", "apiextensions.k8s.io", "customresourcedefinitions", ""),
     ("create", "", "namespaces", ""),
     ("create", "rbac.authorization.k8s.io", "clusterroles", ""),
+    ("create", "scheduling.k8s.io", "priorityclasses", ""),
     ("create", "rbac.authorization.k8s.io", "clusterrolebindings", ""),
     ("escalate", "rbac.authorization.k8s.io", "clusterroles", ""),
     ("create", "apps", "deployments", "bert-operator"),
