@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -50,6 +52,33 @@ def test_the_size_is_a_limit_and_special_tokens_come_first(tmp_path: Path, size:
     assert (vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id) == (0, 1, 2)
     assert (vocabulary.sep_id, vocabulary.mask_id) == (3, 4)
     assert vocabulary.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_a_vocabulary_learns_nothing_from_words_that_become_unknown_anyway(lower_case: bool) -> None:
+    long = ["x" * 101, "a" * 40 + "-" + "y" * 101 + "-" + "b" * 40, "\u0439" * 102]
+    sentences = [*SENTENCES, *(f"Happy {word} papers" for word in long * 2)]
+    without = [*SENTENCES, *("Happy papers", f"Happy {'a' * 40} - - {'b' * 40} papers", "Happy papers") * 2]
+    learnt = train_vocabulary(sentences, size=400, lower_case=lower_case)
+    assert learnt == train_vocabulary(without, size=400, lower_case=lower_case)
+    # As long as a word may be, it counts.
+    assert b"\nz" in train_vocabulary(["z" * 100] * 2, size=400, lower_case=lower_case)
+
+
+def test_a_vocabulary_is_learnt_from_half_a_megabyte_without_a_space(tmp_path: Path) -> None:
+    texts = ["a" * (1 << 19), "ACGT" * (1 << 17), base64.b64encode(random.Random(1).randbytes(3 << 17)).decode()]
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join([*texts, "a word"]))
+    # In a process of its own: the trainer is compiled and hears no signal. Quadratic, it took 5 s for 65,536 letters, so
+    # for these twenty minutes each; the deadline is for machines that are busy.
+    program = (
+        "import sys\nfrom bert_trainer.dataset.tokens.wordpiece import train_vocabulary\n"
+        "print(len(train_vocabulary(open(sys.argv[1]).read().split('\\n'), size=300, lower_case=True)))"
+    )
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-c", program, str(path)]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert run.returncode == 0, run.stderr
 
 
 def test_text_is_cut_into_the_longest_known_pieces(tmp_path: Path) -> None:

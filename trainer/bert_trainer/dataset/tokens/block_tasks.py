@@ -23,6 +23,9 @@ from bert_trainer.dataset.tokens.token_documents import TokenDocuments, id_kind
 from bert_trainer.dataset.tokens.word_cache import BATCH_CHARACTERS, HitRate, WordCache
 from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary
 
+_DOCUMENT_COST = 256
+"""Characters that a document counts for beside its own: its signature takes 512 bytes, and documents may be letters."""
+
 
 @dataclass(frozen=True, slots=True)
 class SurveyTask:
@@ -87,7 +90,7 @@ def survey_block(task: SurveyTask) -> Survey:
         digests.append(digest_text(text))
         sentences = split_text(text)
         batch.append(sentences)
-        batched += sum(map(len, sentences))
+        batched += sum(map(len, sentences)) + _DOCUMENT_COST
         if batched >= BATCH_CHARACTERS:
             bands.append(signatures.bands(batch))
             batch, batched = [], 0

@@ -70,12 +70,13 @@ class Signatures:
         hashes, counts = self._words.look_up(" ".join(texts).split(" "))
         ends = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(pieces)]
         num_words = np.diff(ends, prepend=0)
-        for number in np.flatnonzero(num_words == 0).tolist():
+        if len(wordless := np.flatnonzero(num_words == 0)):
             # Without a letter or digit: its other characters stand for it, so that such documents differ, too.
-            signs = np.array([zlib.crc32(sign.encode()) for sign in texts[number].split() or [""]], dtype=np.uint64)
-            at = int(num_words[:number].sum())
-            hashes = np.concatenate([hashes[:at], signs, hashes[at:]])
-            num_words[number] = len(signs)
+            signs = [[zlib.crc32(sign.encode()) for sign in texts[number].split() or [""]] for number in wordless]
+            # All of them at once: each insertion copies the hashes of the whole batch.
+            places = np.repeat(np.cumsum(num_words)[wordless], list(map(len, signs)))
+            hashes = np.insert(hashes, places, np.array([sign for several in signs for sign in several], np.uint64))
+            num_words[wordless] = list(map(len, signs))
         return hashes, num_words
 
 

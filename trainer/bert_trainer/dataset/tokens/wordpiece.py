@@ -142,6 +142,8 @@ def train_vocabulary(sentences: Iterable[str], *, size: int, lower_case: bool) -
         lower_case: Whether text is lower-cased and loses its accents.
     """
     normalizer, splitter = _normalizer(lower_case), pre_tokenizers.BertPreTokenizer()
+    # The trainer's time grows with the square of a word's length: 5 s for 65,536 letters, and megabytes are read.
+    sentences = _WithoutLongWords(sentences, normalizer, splitter)
     starts, inner = _alphabet(sentences, normalizer, splitter, budget=size - len(SPECIAL_TOKENS))
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
@@ -160,6 +162,43 @@ def train_vocabulary(sentences: Iterable[str], *, size: int, lower_case: bool) -
     tokenizer.train_from_iterator(sentences, trainer)
     ids = tokenizer.get_vocab()  # a hash map, too: sorted by id below
     return "".join(f"{token}\n" for token in sorted(ids, key=lambda token: ids[token])).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _WithoutLongWords:
+    """Sentences without the words that become [UNK] for their length, any number of times."""
+
+    sentences: Iterable[str]
+    normalizer: normalizers.Normalizer
+    splitter: pre_tokenizers.PreTokenizer
+
+    def __iter__(self) -> Iterator[str]:
+        for sentence in self.sentences:
+            yield self._shortened(sentence) if _has_long_run(sentence) else sentence
+
+    def _shortened(self, sentence: str) -> str:
+        return " ".join(
+            part
+            for run in sentence.split()
+            for part in (self._short_words(run) if len(run) > LONGEST_WORD else (run,))
+        )
+
+    def _short_words(self, run: str) -> Iterator[str]:
+        # A run is a word with the punctuation around it, or many words that punctuation separates.
+        for word, _ in self.splitter.pre_tokenize_str(self.normalizer.normalize_str(run)):
+            if len(word) <= LONGEST_WORD:
+                yield word
+
+
+def _has_long_run(sentence: str) -> bool:
+    """Return whether more than ``LONGEST_WORD`` characters are there without a space. Time: a step per word's length."""
+    start = 0
+    while len(sentence) - start > LONGEST_WORD:
+        space = sentence.rfind(" ", start, start + LONGEST_WORD + 1)
+        if space < 0:
+            return True
+        start = space + 1
+    return False
 
 
 def describe_unknown(share: float) -> str:
