@@ -131,3 +131,11 @@ def test_lengths_for_others_come_beside_those_that_the_job_reads() -> None:
     # 128 is read by a stage, and has its number.
     assert wanted_lengths(config) == [(128, 19), (512, 80)]
     assert prepare_stage(load(prepared(sequenceLengths=[128]))).lengths == ()
+
+
+def test_a_bound_for_unknown_words_is_written_only_where_a_job_sets_one() -> None:
+    # A trainer of the release before refuses a setting that it does not know.
+    rendered = render_run_config(sample_job(), uid="u", ranks=2, hosts=1, output_folder="/out")
+    assert "max_unknown_share" not in str(rendered)
+    assert prepare_stage(load(lambda _: None)).max_unknown_share == 0.1
+    assert prepare_stage(load(prepared(maxUnknownShare=1))).max_unknown_share == 1

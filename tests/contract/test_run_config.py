@@ -319,7 +319,7 @@ def test_nothing_that_the_trainer_knows_is_left_to_its_own_defaults() -> None:
     document = run_config.render_run_config(sample_job(), uid="u", ranks=2, hosts=1, output_folder="/o")
     # The others are rendered only where a job asks for them, so that the documents of all others stay as they are.
     open_ones = {"device", "type_vocab_size", "lengths", "evaluation", "target", "checkpoint", "data_range"}
-    open_ones |= {"config_file", "collectives", "engine", "health"}
+    open_ones |= {"config_file", "collectives", "engine", "health", "max_unknown_share"}
     for path, model, section in (
         ("", trainer.RunConfig, document),
         ("model", trainer.ModelConfig, document["model"]),

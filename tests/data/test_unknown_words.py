@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +29,8 @@ from silent import Silent
 from walks import mask_many
 
 MOST = 0.005
+FEW = {"vocabulary_size": 705, "max_unknown_share": 1}
+"""Too few entries for Chinese: a sixth of the tokens are [UNK]."""
 UNK = 1
 
 
@@ -115,12 +119,12 @@ def test_no_shard_predicts_an_unknown_word(
     # A document of nothing but words that are too long.
     documents.append(["x" * 101] * 30)
     root = tmp_path / "data"
-    build(write(documents, tmp_path / "text.txt"), root, vocabulary_size=705, whole_word_masking=whole_words)
+    build(write(documents, tmp_path / "text.txt"), root, **FEW, whole_word_masking=whole_words)
     found = [read_shard(path) for path in sorted(root.rglob("*.hdf5"))]
     assert sum(int((samples.input_ids == UNK).sum()) for samples in found) > 100
     for samples in found:
         assert not ((samples.masked_lm_ids == UNK) & (samples.masked_lm_positions > 0)).any()
-    assert main(["verify", str(root)]) == 0
+    assert main(["verify", str(root), "--max-unknown-share", "1"]) == 0
     assert "nothing bad" in capsys.readouterr().out
 
 
@@ -145,7 +149,7 @@ def test_the_original_tokens_decide_and_rows_of_nothing_else_have_no_prediction(
 
 def test_masks_drawn_while_reading_leave_unknown_words_alone(tmp_path: Path) -> None:
     root = tmp_path / "data"
-    build(write(chinese(20_000), tmp_path / "text.txt"), root, vocabulary_size=705, masking="dynamic")
+    build(write(chinese(20_000), tmp_path / "text.txt"), root, **FEW, masking="dynamic")
     path = next(iter(sorted(root.rglob("training_*.hdf5"))))
     bare = read_ragged(path, None).unmasked()
     assert (bare.tokens == UNK).any()
@@ -170,6 +174,60 @@ def test_a_vocabulary_of_another_language_is_named(tmp_path: Path) -> None:
     dataset = DatasetConfig(folder=str(tmp_path / "data"), vocabulary_file=str(vocabulary))
     with pytest.raises(InputError, match="0 documents have a token of the vocabulary"):
         build_dataset(stage, dataset, [(64, 10)], Silent())
+
+
+GERMAN = [
+    "\u00fcber",
+    "Fl\u00fcsse",
+    "f\u00fchren",
+    "Br\u00fccken",
+    "der",
+    "Weg",
+    "durch",
+    "die",
+    "Stadt",
+    "und",
+    "Felder",
+]
+
+
+def german_with_another_vocabulary(tmp_path: Path) -> tuple[Path, Path]:
+    """Return a text and a vocabulary that has no more of it than the punctuation and some short words."""
+    vocabulary = tmp_path / "chinese.txt"
+    vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n.\nder\n\u4e00\n\u4e8c\n")
+    text = tmp_path / "german.txt"
+    rng = random.Random(4)
+    text.write_text("\n\n".join("\n".join(" ".join(rng.sample(GERMAN, 8)) + "." for _ in range(9)) for _ in range(60)))
+    return text, vocabulary
+
+
+def test_a_text_that_its_vocabulary_does_not_know_is_refused_and_built_only_if_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    text, vocabulary = german_with_another_vocabulary(tmp_path)
+    root = tmp_path / "data"
+    command = ["build", "--text", str(text), "--vocabulary", str(vocabulary), "--output", str(root)]
+    command += ["--length", "64:10", "--processes", "1"]
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    refused = re.search(r"(.*): (.*)% of the tokens are \[UNK\]; allowed: at most 0\.1\n", told)
+    assert refused, told
+    assert refused[1].endswith(f"{text}, with the vocabulary {vocabulary}")
+    share = refused[2]
+    assert 75 < float(share) < 90
+    assert "--max-unknown-share 1" in told
+    assert not list(root.rglob("*.hdf5"))
+    # The text stays encoded for a build that goes on all the same.
+    assert (root / ".work" / "prepared.json").exists()
+    assert main([*command, "--max-unknown-share", "1"]) == 0
+    assert f"{share}% of the tokens are [UNK]" in caplog.text
+    capsys.readouterr()
+    assert main(["verify", str(root)]) == 1
+    told = capsys.readouterr().out
+    assert f"BAD {root / 'seq_len_64_max_pred_10'}" in told
+    assert "of the tokens are [UNK]" in told
+    assert main(["verify", str(root), "--max-unknown-share", "1"]) == 0
+    assert "WARNING" in capsys.readouterr().out
 
 
 def test_a_whole_dataset_of_the_release_before_stays_as_it_is(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def test_a_vocabulary_is_learnt_from_half_a_megabyte_without_a_space(tmp_path: P
     texts = ["a" * (1 << 19), "ACGT" * (1 << 17), base64.b64encode(random.Random(1).randbytes(3 << 17)).decode()]
     path = tmp_path / "text.txt"
     path.write_text("\n".join([*texts, "a word"]))
-    # In a process of its own: the trainer is compiled and hears no signal. Quadratic, it took 5 s for 65,536 letters, so
-    # for these twenty minutes each; the deadline is for machines that are busy.
+    # In a process of its own: the trainer is compiled and hears no signal. Quadratic, it took 5 s for 65,536 letters,
+    # which makes five minutes for each of these; the deadline is for machines that are busy.
     program = (
         "import sys\nfrom bert_trainer.dataset.tokens.wordpiece import train_vocabulary\n"
         "print(len(train_vocabulary(open(sys.argv[1]).read().split('\\n'), size=300, lower_case=True)))"

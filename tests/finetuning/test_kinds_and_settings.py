@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bert_trainer.dataset.shards.ragged import RaggedSamples
-from bert_trainer.errors import TrainerError
+from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, pad_to_bucket
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.training.finetuning.data import make_task_batch
@@ -76,6 +76,18 @@ def test_spans(tmp_path: Path, task: Path) -> None:
     assert read["message"] == "12 examples to train on (36 rows), 5 in validation"
     predicted = (tmp_path / "out/finetune/rule/predictions/predictions-validation.csv").read_text()
     assert len(predicted.splitlines()) == 6
+
+
+def test_texts_that_the_vocabulary_does_not_know_are_refused_and_trained_on_only_if_asked_for(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "task")
+    table = task / "train.tsv"
+    # Of some 200 words a third is of another language.
+    table.write_text(table.read_text().replace(" w1", " \u4e00"))
+    with pytest.raises(InputError, match=r"stages\.0\.data: the split 'train', .*\[UNK\]; allowed: at most 0\.1"):
+        run(finetune_document(tmp_path / "refused", task, finetune_stage(task, epochs=1)))
+    run(finetune_document(tmp_path / "out", task, finetune_stage(task, epochs=1, max_unknown_share=1)))
+    notes = [str(it["message"]) for it in read_metrics(tmp_path / "out") if it["event"] == "task_note"]
+    assert any("of the tokens are [UNK], usual is less than 0.5%" in note for note in notes)
 
 
 def test_the_optimizer_state_may_be_shared_out_over_ranks(tmp_path: Path, task: Path) -> None:

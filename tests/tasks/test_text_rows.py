@@ -15,6 +15,7 @@ from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.tasks.examples import Split
 from bert_trainer.tasks.rows import TaskRows, make_rows
+from bert_trainer.tasks.token_rows import unknown_share
 from small_tasks import finetune_stage, texts, vocabulary_of
 
 WORDS = vocabulary_of("a", "b", "c", "d", "##a", "##b", "un", "##happy", "cafe", ".", "\u4e2d", "e")
@@ -52,6 +53,11 @@ def test_ratings_are_floating_point_and_a_test_set_has_no_targets() -> None:
 def test_empty_and_unknown_texts_are_rows_too() -> None:
     rows = rows_of(texts(("", None, 0), ("a", "", 0), ("", "", 0), (" \t\n ", None, 0), ("zz \u0000", "\u200b", 1)))
     assert lists(rows) == [[CLS, SEP], [CLS, A, SEP, SEP], [CLS, SEP, SEP], [CLS, SEP], [CLS, UNK, SEP, SEP]]
+
+
+def test_the_share_of_unknown_tokens_leaves_out_what_stands_around_texts() -> None:
+    assert unknown_share(rows_of(texts(("a b zz", "zz", 1), ("c", None, 0))).samples, WORDS) == 2 / 5
+    assert unknown_share(rows_of(texts(("", None, 1))).samples, WORDS) == 0
 
 
 def test_a_literal_special_token_is_text_and_half_a_surrogate_pair_is_nothing() -> None:

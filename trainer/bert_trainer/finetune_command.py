@@ -28,6 +28,7 @@ from bert_trainer.config.finetuning import (
 )
 from bert_trainer.config.optimization import OptimizerConfig, Schedule
 from bert_trainer.config.run_config import CONTRACT_VERSION, InitialCheckpoint, RunConfig
+from bert_trainer.config.section import MAX_UNKNOWN_SHARE
 from bert_trainer.config.stages import ExportStage
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
@@ -287,6 +288,7 @@ def _add_weights(group: argparse._ArgumentGroup) -> None:
 # Option, type, default and what it says. The defaults are a finetune stage's.
 _NUMBERS: tuple[tuple[str, type[int] | type[float], int | float | None, str], ...] = (
     ("epochs", float, 3.0, "passes over the rows to train on"),
+    ("max-unknown-share", float, MAX_UNKNOWN_SHARE, "of the tokens to train on, those that may be [UNK]; at most 1"),
     ("learning-rate", float, 2e-5, "peak learning rate, at the end of the warm-up"),
     ("warmup-proportion", float, None, f"share of a run's steps; default: {_WARMUP_PROPORTION:g}"),
     ("warmup-steps", int, None, "steps of each run, in place of --warmup-proportion"),
@@ -306,12 +308,7 @@ _NUMBERS: tuple[tuple[str, type[int] | type[float], int | float | None, str], ..
     ("head-dropout", float, None, "dropout before the task head; default: as the architecture's authors have it"),
     ("evaluate-every-epochs", float, 1.0, "epochs between evaluations; the last step is evaluated as well"),
     ("patience", int, None, "evaluations without improvement that end a run early; default: it takes all its epochs"),
-    (
-        "min-improvement",
-        float,
-        0.0,
-        "with --patience: improvement of the metric below which an evaluation counts as none",
-    ),
+    ("min-improvement", float, 0.0, "with --patience: the least that counts as an improvement of the metric"),
 )
 
 
@@ -448,6 +445,7 @@ def _stage(arguments: argparse.Namespace, optimizer: Document) -> Document:
     same = (
         *("task", "start_from", "lower_case", "doc_stride", "max_query_length", "max_answer_length", "epochs"),
         *("learning_rate_scaling", "head_dropout", "synchronize_gradients", "evaluate_every_epochs", "metric"),
+        "max_unknown_share",
     )
     return {
         "kind": "finetune",

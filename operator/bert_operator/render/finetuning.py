@@ -62,6 +62,8 @@ def _asked_for(finetune: FinetuneSpec) -> Document:
     stopping = finetune.early_stopping
     given = set_fields(finetune)
     return {
-        **{name: given[name] for name in ("lower_case", "head_dropout", "metric") if name in given},
+        **{
+            name: given[name] for name in ("lower_case", "max_unknown_share", "head_dropout", "metric") if name in given
+        },
         **({} if stopping is None else {"early_stopping": stopping.model_dump()}),
     }

@@ -192,6 +192,10 @@ def _stage(stage: Stage, spec: JobSpec, number: int, place: Place, processes: in
     return {**body, "name": stage.name}
 
 
+_LATER = ("max_unknown_share",)
+"""Fields of a prepare stage that a trainer of release 0.1.0 does not know: written only where a job asks for them."""
+
+
 def _prepare(prepare: PrepareSpec, spec: JobSpec, place: Place, processes: int | None) -> Document:
     corpora = [
         {**corpus.model_dump(), "path": place(corpus.path), "checksums": place(corpus.checksums)}
@@ -201,7 +205,8 @@ def _prepare(prepare: PrepareSpec, spec: JobSpec, place: Place, processes: int |
         "kind": "prepare",
         # Where a recipe has a number of files, and a layout, the trainer has them as well, and keeps those of a dataset
         # that it finds; the others decide what the stages are rendered with.
-        **prepare.model_dump(exclude={"workers", "sequence_lengths", "max_predictions_per_sequence"}),
+        **prepare.model_dump(exclude={"workers", "sequence_lengths", "max_predictions_per_sequence", *_LATER}),
+        **{name: value for name in _LATER if (value := getattr(prepare, name)) is not None},
         "dupe_factor": recipes.resolve_dupe_factor(prepare),
         "num_processes": processes,
         "text": place(prepare.text),

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from bert_trainer.config.optimization import OptimizerConfig, Schedule
-from bert_trainer.config.section import Positive, Probability, Section, Seed, StageName
+from bert_trainer.config.section import MAX_UNKNOWN_SHARE, Positive, Probability, Section, Seed, StageName, UnknownShare
 
 TaskName = Literal[
     "cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli", "squad",
@@ -128,6 +128,9 @@ class FinetuneStage(Section):
     the run's seed. The task's head is drawn in either case."""
     lower_case: bool | None = None
     """Empty: as the prepare stage, the data set or the initial checkpoint's tokenizer says."""
+    # The operator renders it only where a job asks for it; release 0.1.0 did not know it.
+    max_unknown_share: UnknownShare = MAX_UNKNOWN_SHARE
+    """Of the tokens of the texts to train on, those that may be [UNK]; with more the run ends before its first step."""
     sequence_length: Annotated[int, Field(ge=8)]
     """Tokens at most, [CLS] and [SEP] included; longer pairs lose tokens of their longer text, contexts of spans are
     split into windows."""

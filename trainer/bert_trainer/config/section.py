@@ -15,6 +15,11 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 # As the operator has it: names become parts of paths (export/<format>-<name>) and of labels.
 StageName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
 
+MAX_UNKNOWN_SHARE = 0.1
+"""One token in ten. With the vocabulary of a text's own language the share is below 0.005; capitals that an uncased
+vocabulary lacks give 0.1, another script nearly 1."""
+UnknownShare = Annotated[float, Field(gt=0, le=1)]
+
 
 class Section(BaseModel):
     """A part of the document: unknown keys are refused, values never change.

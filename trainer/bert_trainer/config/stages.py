@@ -12,7 +12,17 @@ from pydantic import Field
 from bert_trainer.config.dataset_names import LayoutName, RecipeName
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.optimization import Schedule
-from bert_trainer.config.section import Count, Fraction, Positive, PositiveFloat, Section, Seed, StageName
+from bert_trainer.config.section import (
+    MAX_UNKNOWN_SHARE,
+    Count,
+    Fraction,
+    Positive,
+    PositiveFloat,
+    Section,
+    Seed,
+    StageName,
+    UnknownShare,
+)
 
 
 class Length(Section):
@@ -145,6 +155,9 @@ class PrepareStage(Section):
     draw masks themselves. Held-out files hold masks either way."""
     whole_word_masking: bool = False
     """Mask all pieces of a word or none (Google's ``do_whole_word_mask``)."""
+    # The operator renders it only where a job asks for it; release 0.1.0 did not know it.
+    max_unknown_share: UnknownShare = MAX_UNKNOWN_SHARE
+    """Of the text's tokens, those that may be [UNK]; with more the build ends before it makes shards."""
     num_shards: Positive | None = None
     """Training files per sequence length. Empty: the recipe's (nvidia 256, mlperf 500); without one 8, and more where
     the text is large, so that the samples of a file, which are held in memory together, stay about 50 MB. A dataset

@@ -61,6 +61,13 @@ class LocatedTokens:
         return _exclusive_sums(self.counts)
 
 
+def unknown_share(samples: RaggedSamples, vocabulary: Vocabulary) -> float:
+    """Return the share of [UNK] in the rows' tokens, [CLS] and [SEP] aside, in [0, 1]; 0 of no tokens."""
+    is_special = np.isin(samples.tokens, (vocabulary.cls_id, vocabulary.sep_id))
+    num_tokens = len(samples.tokens) - int(is_special.sum())
+    return int((samples.tokens == vocabulary.unk_id).sum()) / max(1, num_tokens)
+
+
 def tokenize_texts(
     texts: Sequence[str], vocabulary: Vocabulary, *, lower_case: bool, most_tokens: int
 ) -> tuple[Pieces, NDArray[np.int64]]:

@@ -152,6 +152,9 @@ class FinetuneSpec(Section):
     lower_case: bool | None = None
     """Lower-case texts and strip accents, as the vocabulary wants it. Empty: as the prepare stage, the dataset or the
     tokenizer of the initial checkpoint says."""
+    max_unknown_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Maximum fraction of the tokens to train on that are [UNK], because the vocabulary lacks their characters; with
+    more, as with a model of another language, the stage fails before its first step. 1: any. Empty: 0.1."""
     sequence_length: Tokens | None = None
     """Maximum number of tokens of a row, [CLS] and [SEP] included. Shorter rows cost less: nothing is padded. The
     longer text of a pair is cut first; a context of spans is split into windows. Empty: 128; 384 for squad and spans,

@@ -63,6 +63,9 @@ class PrepareSpec(Section):
     ``dataset.vocabularyFile`` is set."""
     lower_case: bool = True
     """Lower-case the text and strip accents, like the published ``uncased`` models."""
+    max_unknown_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Maximum fraction of the text's tokens that are [UNK], because the vocabulary lacks their characters; with more,
+    as with the vocabulary of another language, the stage fails before it makes shards. 1: any. Empty: 0.1."""
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Fraction of the documents that training never sees, for evaluate stages. 0: all text is trained on, and evaluate
     stages name other shards."""

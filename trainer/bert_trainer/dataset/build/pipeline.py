@@ -39,7 +39,13 @@ from bert_trainer.dataset.sampling.shard_samples import NUM_SPECIAL_TOKENS, Shar
 from bert_trainer.dataset.shards import MAX_ROW_TOKENS, ShardHeader, Split, make_shard_folder, read_header
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo, LengthInfo, read_dataset_info
 from bert_trainer.dataset.tokens.block_files import expected_blocks
-from bert_trainer.dataset.tokens.wordpiece import MOST_UNKNOWN, Vocabulary, describe_unknown, read_vocabulary
+from bert_trainer.dataset.tokens.wordpiece import (
+    MOST_UNKNOWN,
+    Vocabulary,
+    check_unknown,
+    describe_unknown,
+    read_vocabulary,
+)
 from bert_trainer.dataset.workers.pool import TaskPool, WorkerPool, usable_cores
 from bert_trainer.errors import InputError, StorageFailed, TrainerError
 from bert_trainer.system.atomic_files import (
@@ -227,6 +233,7 @@ def _build(
     # 2) The hashes of text and vocabulary, before the first shard: shards left by an interrupted build are
     # kept only if both are the same again.
     info = _save_corpus_info(info, encoded, vocabulary, root, progress)
+    _check_fit(stage, encoded, vocabulary_path(dataset))
     _keep_vocabulary(vocabulary_path(dataset), root)
     # 3) Tokens to shards, one task per file. Settings, text and vocabulary decide its bytes, so a finished file is
     # what this build would write, and is kept.
@@ -363,12 +370,26 @@ def _save_corpus_info(
                 hint="delete the folder to build it again from the start",
             )
     logger.info("%s", ", ".join(f"{name} {count}" for name, count in encoded.counts.model_dump().items()))
-    if encoded.unknown_share > MOST_UNKNOWN:
-        logger.warning("%s: %s", root, describe_unknown(encoded.unknown_share))
     info = info.model_copy(update=found)
     if not info.complete:
         info.write(root)
     return info
+
+
+def _check_fit(stage: PrepareStage, encoded: EncodedCorpus, vocabulary: Path) -> None:
+    """Warn of a vocabulary that fits the text badly, or refuse it. The text stays encoded.
+
+    Raises:
+        InputError: the vocabulary does not know the text.
+    """
+    check_unknown(
+        f"{stage.source}, with the vocabulary {vocabulary}",
+        encoded.unknown_share,
+        stage.max_unknown_share,
+        "set maxUnknownShare: 1 in the prepare stage, or --max-unknown-share 1 by hand",
+    )
+    if encoded.unknown_share > MOST_UNKNOWN:
+        logger.warning("%s: %s", stage.source, describe_unknown(encoded.unknown_share))
 
 
 def _keep_vocabulary(source: Path, root: Path) -> None:

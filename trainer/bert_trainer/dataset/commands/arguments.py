@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from bert_trainer.config.section import MAX_UNKNOWN_SHARE
 from bert_trainer.config.stages import CorpusConfig
 from bert_trainer.dataset.build.resume import Length
 from bert_trainer.dataset.corpus.languages import check_language
@@ -103,6 +104,32 @@ def add_shards(command: argparse.ArgumentParser) -> None:
     command.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="shards, folders of shards, or datasets")
     command.add_argument("--vocabulary", type=Path, help="default: vocab.txt of the dataset, if there is one")
     command.add_argument("--processes", type=int, metavar="N", help="default: one per core, fewer for little data")
+
+
+def add_max_unknown_share(command: argparse.ArgumentParser) -> None:
+    """Add ``--max-unknown-share 0.2``."""
+    command.add_argument(
+        "--max-unknown-share",
+        type=parse_share,
+        default=MAX_UNKNOWN_SHARE,
+        metavar="SHARE",
+        help="refuse text of whose tokens more than this share are [UNK], up to 1 (default: %(default)s)",
+    )
+
+
+def parse_share(text: str) -> float:
+    """Read a share, above 0 and at most 1.
+
+    Raises:
+        argparse.ArgumentTypeError: anything else.
+    """
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a share above 0, at most 1")
+    return share
 
 
 def shard_files(arguments: argparse.Namespace) -> list[Path]:

@@ -16,6 +16,7 @@ from bert_trainer.dataset.commands.arguments import (
     LENGTH_VARIABLE,
     SHARDS_VARIABLE,
     add_corpora,
+    add_max_unknown_share,
     parse_length,
     read_number,
 )
@@ -57,6 +58,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--max-predictions", type=int, action="append", metavar="P", help="as in --length")
     command.add_argument("--vocabulary", help="ready vocabulary, one token per line; default: one is learnt")
     command.add_argument("--cased", action="store_true", help="keep upper case and accents")
+    add_max_unknown_share(command)
     _add_recipe_options(command)
     defaults = PrepareStage(text="")
     for field, option in _SETTINGS.items():
@@ -105,7 +107,7 @@ def parse_stage(arguments: argparse.Namespace, environment: Mapping[str, str]) -
         raise InputError("build: needs either --config, or --output and one of --text and --corpus")
     try:
         settings = {**_recipe_settings(arguments, environment), **given, "corpora": corpora}
-        return PrepareStage(**settings, lower_case=not arguments.cased)
+        return PrepareStage(**settings, lower_case=not arguments.cased, max_unknown_share=arguments.max_unknown_share)
     except ValidationError as error:
         problems = [(_option_of(str(item["loc"][0])), item) for item in error.errors()]
         lines = [f"  {option}: got {item['input']!r}; {item['msg']}" for option, item in problems]

@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from bert_trainer.dataset.commands.arguments import add_shards, num_bytes, num_processes, shard_files
+from bert_trainer.dataset.commands.arguments import (
+    add_max_unknown_share,
+    add_shards,
+    num_bytes,
+    num_processes,
+    shard_files,
+)
 from bert_trainer.dataset.commands.stop_signals import StopSignals
 from bert_trainer.dataset.commands.terminal import ProgressBar, print_line, print_lines
 from bert_trainer.dataset.quality.inspection import find_vocabulary
@@ -22,6 +28,7 @@ def add_command(commands: Any) -> None:
         "dataset.json names. The exit code is 1 where anything is wrong."
     )
     add_shards(command)
+    add_max_unknown_share(command)
 
 
 def verify(arguments: argparse.Namespace) -> int:
@@ -34,6 +41,7 @@ def verify(arguments: argparse.Namespace) -> int:
             files,
             (lambda _: arguments.vocabulary) if arguments.vocabulary else find_vocabulary,
             num_processes=num_processes(arguments, files),
+            max_unknown_share=arguments.max_unknown_share,
             check=stop.check,
         )
         for verdict in verdicts:

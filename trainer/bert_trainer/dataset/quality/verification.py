@@ -15,6 +15,7 @@ from typing import get_args
 
 import numpy as np
 
+from bert_trainer.config.section import MAX_UNKNOWN_SHARE
 from bert_trainer.dataset.shards import ShardHeader, Split, list_shards, read_blocks, read_header, split_of
 from bert_trainer.dataset.shards.checks import (
     Origin,
@@ -75,6 +76,7 @@ def verify(
     vocabulary_of: Callable[[Path], Path | None],
     *,
     num_processes: int,
+    max_unknown_share: float = MAX_UNKNOWN_SHARE,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[Verdict]:
     """Check files and their folders; yield verdicts of folders with problems, then of all files in the given order.
@@ -83,6 +85,7 @@ def verify(
         files: the shards.
         vocabulary_of: returns the vocabulary that belongs to a file.
         num_processes: workers.
+        max_unknown_share: of the tokens in a folder, those that may be [UNK].
         check: called between files and several times a second; may raise.
     """
     infos = {folder: _folder_info(folder) for folder in sorted({file.parent for file in files})}
@@ -110,7 +113,9 @@ def verify(
         yield replace(verdict, problems=tuple(problems))
     for folder, (tokens, unknown) in counted.items():
         if tokens > 0 and unknown > MOST_UNKNOWN * tokens:
-            yield Verdict(folder, warnings=(describe_unknown(unknown / tokens),))
+            told = (describe_unknown(unknown / tokens),)
+            is_refused = unknown > max_unknown_share * tokens
+            yield Verdict(folder, problems=told) if is_refused else Verdict(folder, warnings=told)
 
 
 def verify_shard(task: VerifyTask) -> Verdict:

@@ -178,9 +178,7 @@ class _WithoutLongWords:
 
     def _shortened(self, sentence: str) -> str:
         return " ".join(
-            part
-            for run in sentence.split()
-            for part in (self._short_words(run) if len(run) > LONGEST_WORD else (run,))
+            part for run in sentence.split() for part in (self._short_words(run) if len(run) > LONGEST_WORD else (run,))
         )
 
     def _short_words(self, run: str) -> Iterator[str]:
@@ -191,7 +189,7 @@ class _WithoutLongWords:
 
 
 def _has_long_run(sentence: str) -> bool:
-    """Return whether more than ``LONGEST_WORD`` characters are there without a space. Time: a step per word's length."""
+    """Return whether more than ``LONGEST_WORD`` characters are there without a space. Cost: 1 ns for each of them."""
     start = 0
     while len(sentence) - start > LONGEST_WORD:
         space = sentence.rfind(" ", start, start + LONGEST_WORD + 1)
@@ -208,6 +206,26 @@ def describe_unknown(share: float) -> str:
         "of the text (is it one of another language, or too small?), or its words are longer than "
         f"{LONGEST_WORD} characters"
     )
+
+
+def check_unknown(source: str, share: float, allowed: float, remedy: str) -> None:
+    """Refuse a text that the vocabulary does not know. share, allowed: of its tokens, in [0, 1].
+
+    Args:
+        source: The text, and where the vocabulary is.
+        share: [UNK] of its tokens, in [0, 1].
+        allowed: The largest such share.
+        remedy: How to go on all the same.
+
+    Raises:
+        InputError: more are [UNK] than is allowed.
+    """
+    if share > allowed:
+        raise InputError(
+            f"{source}: {share:.2%} of the tokens are [UNK]; allowed: at most {allowed:.4g}",
+            hint="take a vocabulary of the text's language and casing, or a larger one where it was learnt from this "
+            f"text; to go on all the same, {remedy}",
+        )
 
 
 def _normalizer(lower_case: bool) -> normalizers.Normalizer:

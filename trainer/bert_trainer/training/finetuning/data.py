@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.stages import PrepareStage, Stage
 from bert_trainer.dataset.shards.ragged import RaggedSamples
-from bert_trainer.dataset.tokens.wordpiece import Vocabulary
+from bert_trainer.dataset.tokens.wordpiece import MOST_UNKNOWN, Vocabulary, check_unknown, describe_unknown
 from bert_trainer.errors import InputError
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.parallel.row_balancing import balance_rows
@@ -26,6 +26,7 @@ from bert_trainer.tasks.catalog import Task
 from bert_trainer.tasks.examples import Split, TaskExamples, TextExample
 from bert_trainer.tasks.reading import read_examples
 from bert_trainer.tasks.rows import TaskRows, make_rows
+from bert_trainer.tasks.token_rows import unknown_share
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.finetuning.run_plan import RunPlan
 from bert_trainer.training.run_writer import RunWriter
@@ -117,12 +118,19 @@ def open_data(
         train = rows_of(examples.train)
         if not len(train.samples):
             raise InputError(f"stages.{index}.data: the split {examples.train.name!r} gives no row to train on")
+        unknown = unknown_share(train.samples, vocabulary)
+        check_unknown(
+            f"stages.{index}.data: the split {examples.train.name!r}, with the model's vocabulary",
+            unknown,
+            stage.max_unknown_share,
+            "set maxUnknownShare: 1 in the finetune stage, or --max-unknown-share 1 by hand",
+        )
         validations, tests = (
             tuple(TextSplit(split, rows_of(split)) for split in splits)
             for splits in (examples.validations, examples.tests)
         )
         texts.append(TaskTexts(examples, validations, tests, lower_case, _sha256_of(examples, train)))
-        _report_data(writer, stage, examples, RunPlan.of(stage, len(train.samples)), train.num_lost_answers)
+        _report_data(writer, stage, examples, RunPlan.of(stage, len(train.samples)), train.num_lost_answers, unknown)
         return StageRows(
             task=examples.task,
             train=train.samples,
@@ -150,12 +158,19 @@ def _sha256_of(examples: TaskExamples, train: TaskRows) -> str:
 
 
 def _report_data(
-    writer: RunWriter, stage: FinetuneStage, examples: TaskExamples, plan: RunPlan, num_lost_answers: int
+    writer: RunWriter,
+    stage: FinetuneStage,
+    examples: TaskExamples,
+    plan: RunPlan,
+    num_lost_answers: int,
+    unknown: float,
 ) -> None:
     counts = [f"{len(examples.train.examples):,} examples to train on ({plan.num_rows:,} rows)"]
     counts += [f"{len(it.examples):,} in {it.name}" for it in (*examples.validations, *examples.tests)]
     writer.event("task_read", stage=stage.name, message=", ".join(counts))
     notes = [*examples.notes]
+    if unknown > MOST_UNKNOWN:
+        notes.append(describe_unknown(unknown))
     if num_lost_answers:
         notes.append(f"of {num_lost_answers:,} examples to train on no row holds the whole answer")
     for split in examples.validations:
