@@ -68,4 +68,11 @@ def test_pods_of_jobs_are_found_by_labels_that_they_carry(file: str) -> None:
 def test_prometheus_may_reach_the_port_that_it_is_told() -> None:
     for monitor in parse((MONITORING / "jobs.yaml").read_text()):
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-        assert endpoint["relabelings"][0]["replacement"] == f"$1:{PROMETHEUS_PORT}"
+        for address, scraped in (("10.0.0.7", "10.0.0.7:9400"), ("fd00::7", "[fd00::7]:9400")):
+            made = [
+                rule["replacement"].replace("$1", found[1])
+                for rule in endpoint["relabelings"]
+                if (found := re.fullmatch(rule["regex"], address))
+            ]
+            assert made == [scraped]
+            assert scraped.endswith(f":{PROMETHEUS_PORT}")

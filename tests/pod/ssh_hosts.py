@@ -58,9 +58,11 @@ def missing_openssh() -> list[str]:
 
 
 @contextlib.contextmanager
-def started_hosts(folder: Path, count: int) -> Iterator[Hosts]:
-    """Bring hosts up behind a bridge of their own and take them down again."""
-    subnet = f"10.{64 + os.getpid() % 60}.{os.getpid() // 60 % 250}"
+def started_hosts(folder: Path, count: int, *, is_ipv6: bool = False) -> Iterator[Hosts]:
+    """Bring hosts up behind a bridge of their own and take them down again. is_ipv6: they have no IPv4 there."""
+    subnet = f"10.{64 + os.getpid() % 60}.{os.getpid() // 60 % 250}."
+    if is_ipv6:
+        subnet = f"fd00:{os.getpid() % 0x10000:x}::"
     key, host_key = folder / "key", folder / "host_key"
     for path in (key, host_key):
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path))
@@ -68,12 +70,12 @@ def started_hosts(folder: Path, count: int) -> Iterator[Hosts]:
     servers: list[subprocess.Popen[bytes]] = []
     try:
         _run("ip", "link", "add", bridge, "type", "bridge")
-        _run("ip", "addr", "add", f"{subnet}.254/24", "dev", bridge)
+        _run("ip", "addr", "add", *_address(f"{subnet}254"), "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
         for number in range(1, count + 1):
-            _connect(number, f"{subnet}.{number}", bridge)
+            _connect(number, f"{subnet}{number}", bridge)
             servers.append(_start_sshd(folder, number, key, host_key))
-        addresses = tuple(f"{subnet}.{number}" for number in range(1, count + 1))
+        addresses = tuple(f"{subnet}{number}" for number in range(1, count + 1))
         for address in addresses:
             wait_until(partial(answers, address, 22), DEADLINE_S, f"{address} to answer ssh")
         options = f"-i {key} -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
@@ -124,13 +126,13 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def started_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
+def started_cluster(folder: Path, workers: int, *, is_ipv6: bool = False) -> Iterator[Cluster]:
     """Bring the network of a job up."""
-    with started_hosts(folder, workers) as hosts:
+    with started_hosts(folder, workers, is_ipv6=is_ipv6) as hosts:
         names = tuple(f"run-worker-{number}.run.default.svc" for number in range(workers))
         hostfile = folder / "hostfile"
         hostfile.write_text("".join(f"{name} slots=1\n" for name in names))
-        launcher = hosts.addresses[0].rpartition(".")[0] + ".254"
+        launcher = hosts.addresses[0].removesuffix("1") + "254"
         lines = [f"{address} {name}" for address, name in zip(hosts.addresses, names, strict=True)]
         lines += [f"{launcher} run-launcher", "127.0.0.1 localhost"]
         (folder / "hosts").write_text("\n".join(lines) + "\n")
@@ -154,12 +156,17 @@ def _name(kind: str, number: int) -> str:
     return f"t{os.getpid()}{kind}{number}"
 
 
+def _address(address: str) -> tuple[str, ...]:
+    # nodad: it may be used at once.
+    return (f"{address}/64", "nodad") if ":" in address else (f"{address}/24",)
+
+
 def _connect(number: int, address: str, bridge: str) -> None:
     host, link = _name("host", number), _name("v", number)
     _run("ip", "netns", "add", host)
     _run("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", host)
     _run("ip", "link", "set", link, "master", bridge, "up")
-    _run("ip", "netns", "exec", host, "ip", "addr", "add", f"{address}/24", "dev", "eth0")
+    _run("ip", "netns", "exec", host, "ip", "addr", "add", *_address(address), "dev", "eth0")
     for device in ("eth0", "lo"):
         _run("ip", "netns", "exec", host, "ip", "link", "set", device, "up")
 

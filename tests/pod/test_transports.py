@@ -22,7 +22,7 @@ INTEL = {"PMI_RANK": "0", "I_MPI_HYDRA_UUID": "0d54"}
 
 BARE = Transports(
     device_trouble="/dev/infiniband holds no device (uverbs*)",
-    interfaces={"eth0": "10.88.0.7", "eth1": None, "lo": "127.0.0.1"},
+    interfaces={"eth0": ("10.88.0.7", "fd00:88::7"), "eth1": (), "lo": ("127.0.0.1",)},
     shared_bytes=2**30,
     locked_bytes=65_536,
 )
@@ -32,7 +32,7 @@ TWO_CARDS = Transports(
         Card(name="mlx5_1", active_ports=()),
         Card(name="mlx5_2", trouble="the device file of mlx5_2 is not in the pod"),
     ),
-    interfaces={"eth0": "10.88.0.7", "ib0": "10.1.0.7", "lo": "127.0.0.1"},
+    interfaces={"eth0": ("10.88.0.7",), "ib0": ("10.1.0.7",), "lo": ("127.0.0.1",)},
     shared_bytes=64 * 2**30,
     has_gpu=True,
 )
@@ -291,7 +291,7 @@ def test_a_pod_without_device_files_has_no_infiniband_whatever_sysfs_shows(tmp_p
 
 def test_this_machine_s_interfaces_have_their_addresses() -> None:
     found = read_transports()
-    assert found.interfaces["lo"] == "127.0.0.1"
+    assert found.interfaces["lo"] == ("127.0.0.1",)
     assert set(found.missing_libraries) <= set(VERBS_LIBRARIES)
 
 

@@ -8,7 +8,9 @@ no watch lags, and no job waits for too long.
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
+import socket
 from collections.abc import Callable, Mapping
 
 from aiohttp import web
@@ -20,6 +22,7 @@ PAGE_AGE_S = 0.25
 """How old the page of metrics may be."""
 MAX_SCRAPES = 8
 """Answered at a time."""
+_BACKLOG = 128
 
 
 class Health:
@@ -102,7 +105,20 @@ async def serve_http(settings: Settings, health: Health, metrics: Metrics) -> tu
     # Probes come every few seconds: no access log.
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
-    site = web.TCPSite(runner, settings.http_host, settings.http_port)
-    await site.start()
+    await web.SockSite(runner, listen(settings.http_host, settings.http_port)).start()
     port = runner.addresses[0][1]
     return runner, port
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there; an empty host means every address of this machine. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if host:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    try:
+        # One socket for both families: two might get different ports where any free one is asked for.
+        return socket.create_server(("::", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise
+        return socket.create_server(("", port), backlog=_BACKLOG)  # the kernel has no IPv6

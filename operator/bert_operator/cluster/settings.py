@@ -116,8 +116,8 @@ class Settings(BaseModel):
     """Seconds for which a job may wait in the queue, or be reconciled, before /readyz fails."""
     http_port: Annotated[int, Field(ge=0, le=65535)] = 8080
     """TCP port of /metrics, /healthz and /readyz. 0: a free one."""
-    http_host: str = "0.0.0.0"  # noqa: S104 - probes come from the node
-    """Address to listen on."""
+    http_host: str = ""
+    """Address to listen on. Empty: all, of IPv4 and of IPv6."""
 
     @field_validator("job_egress", mode="before")
     @classmethod

@@ -7,9 +7,11 @@ starts with the process. Rank 0 only.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,7 +92,7 @@ class MetricsWriter:
                 self._gauges[name].set_function(partial(_volume_bytes, self.folder, blocks))
             port = self.config.prometheus_port
             try:
-                server, thread = start_http_server(port, registry=registry)
+                server, thread = _serve(port, registry)
             except OSError as error:
                 raise InputError(
                     f"logging.prometheus_port: got {port}; metrics cannot be served there ({error.strerror})",
@@ -254,3 +256,15 @@ def find_evaluations(records: Iterable[Record], stage: str, when: str) -> Iterat
     """Yield the evaluations of a stage. when: ``before``, ``during`` or ``after``, as the record has it."""
     wanted = ("evaluated", stage, when)
     return (it for it in records if (it.get("event"), it.get("stage"), it.get("when")) == wanted)
+
+
+def _serve(port: int, registry: CollectorRegistry) -> Any:
+    """Serve metrics at all addresses of this machine, of IPv4 and of IPv6. Raises OSError if the port is taken."""
+    if socket.has_dualstack_ipv6():
+        try:
+            # Its server class leaves it to the system whether IPv4 is heard as well (net.ipv6.bindv6only), usually so.
+            return start_http_server(port, addr="::", registry=registry)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+    return start_http_server(port, addr="0.0.0.0", registry=registry)  # noqa: S104 - the kernel has no IPv6

@@ -330,7 +330,7 @@ def bind_gloo(environment: MutableMapping[str, str], towards: str | None) -> Non
         towards: name or address of rank 0's machine; None on that machine itself.
     """
     address = own_address(towards)
-    name = next((name for name, found in read_interfaces().items() if found == address), None)
+    name = next((name for name, found in read_interfaces().items() if address in found), None)
     if name is not None:
         environment.setdefault(_INTERFACE, name)
 

@@ -202,9 +202,7 @@ def _has_interface(found: Transports, word: str) -> bool:
         network = ipaddress.ip_network(word, strict=False)
     except ValueError:  # 10.1/16, which Open MPI takes
         return True
-    # Addresses of IPv6 are not known here.
-    own = [ipaddress.ip_address(address) for address in found.interfaces.values() if address]
-    return network.version == 6 or any(address in network for address in own)
+    return any(ipaddress.ip_address(one) in network for addresses in found.interfaces.values() for one in addresses)
 
 
 def _require_card(found: Transports, host: str, variable: str, value: str, *, device: str | None = None) -> None:
@@ -245,7 +243,7 @@ def _no_card(found: Transports, host: str, variable: str, value: str) -> Transpo
 
 
 def _no_interface(found: Transports, host: str, variable: str, value: str) -> TransportUnusable:
-    names = [name for name, address in found.interfaces.items() if address is not None]
+    names = [name for name, addresses in found.interfaces.items() if addresses]
     return TransportUnusable(
         f"{variable}: got {value!r}; allowed: {', '.join(names)}, the network interfaces of {host}",
         hint="correct the variable in the job or its profile; in most pods the interface is eth0",

@@ -48,8 +48,8 @@ class Transports:
     """Of ``VERBS_LIBRARIES``, with what the loader says."""
     locked_bytes: int | None = None
     """How much memory a rank may lock; None: any."""
-    interfaces: Mapping[str, str | None] = field(default_factory=dict)
-    """Names, with their IPv4 addresses."""
+    interfaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names, with their addresses."""
     shared_bytes: int = 0
     """Size of /dev/shm."""
     has_gpu: bool = False
@@ -110,7 +110,7 @@ def find_missing(libraries: Iterable[str]) -> dict[str, str]:
 def describe_transports(found: Transports, host: str) -> str:
     """Return one line of a pod's log."""
     ways = [f"shared memory ({format_bytes(found.shared_bytes)} in /dev/shm)"]
-    networks = [name for name, address in found.interfaces.items() if name != "lo" and address is not None]
+    networks = [name for name, addresses in found.interfaces.items() if name != "lo" and addresses]
     if networks:
         ways.append(f"TCP over {', '.join(networks)}")
     cards = found.usable_cards
