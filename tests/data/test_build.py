@@ -114,6 +114,31 @@ def test_a_build_interrupted_among_its_shards_does_not_encode_the_text_again(
     assert contents(root) == contents(tmp_path / "whole")
 
 
+def parts_of(told: Silent) -> list[tuple[object, object]]:
+    return [(it["kept"], it["saved"]) for it in told.records if it["event"] == "progress"]
+
+
+def test_a_build_tells_which_parts_it_has_found_and_which_are_finished(
+    tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    text, dataset = write_corpus(), DatasetConfig(folder=str(tmp_path / "data"))
+    num_shards, first, second = len(NAMES) * len(LENGTHS), Silent(), Silent()
+
+    def stop() -> None:
+        if parts_of(first)[-1:] == [(None, 3)]:
+            raise Halted("stop")
+
+    with pytest.raises(Halted):
+        build_dataset(stage_of(text), dataset, LENGTHS, first, check=stop)
+    assert parts_of(first)[0] == (None, None), "nothing is kept before the whole text is encoded"
+    assert parts_of(first)[-1] == (None, 3), "the encoded text, and two shards"
+    found = 1 + len(list((tmp_path / "data").rglob("*.hdf5")))
+    build_dataset(stage_of(text), dataset, LENGTHS, second, check=lambda: None)
+    assert found >= 3
+    assert parts_of(second)[0] == (found, found)
+    assert parts_of(second)[-1] == (found, 1 + num_shards)
+
+
 def test_token_files_that_are_gone_are_written_again(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     """As a finished build leaves them that was killed while it deleted its scratch files."""
     text, root = write_corpus(), tmp_path / "data"

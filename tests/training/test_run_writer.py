@@ -96,6 +96,18 @@ def test_a_failure_on_rank_0_ends_every_rank(tmp_path: Path) -> None:
     assert run_threads(2, act) == [TrainerError.__name__, PeerFailed.__name__]
 
 
+def test_a_checkpoint_tells_once_more_from_where_its_attempt_goes_on(writers: list[RunWriter]) -> None:
+    writer = writers[0]
+    assert isinstance(writer, Rank0Writer)
+    folder = writer.folder.path / "saved"
+    folder.mkdir()
+    writer._announce(HERE, folder, 5.0)
+    writer.event("resumed", stage="phase1", step=7)
+    writer._announce(HERE, folder, 5.0)
+    told = [it.get("resumed_step") for it in read_metrics(writer.folder.path) if it["event"] == "checkpoint"]
+    assert told == [None, 7]
+
+
 def test_a_stop_needs_a_step_and_the_longest_of_the_last_five_checkpoints(writers: list[RunWriter]) -> None:
     writer = writers[0]
     assert isinstance(writer, Rank0Writer)

@@ -76,6 +76,8 @@ class LatestRecords:
 
     progress: ProgressRecord | None = None
     checkpoint: ProgressRecord | None = None
+    resumed: ProgressRecord | None = None
+    """From where the attempt goes on."""
     results: tuple[StageResult, ...] = ()
     """The newest evaluation of each stage."""
     hang: ProgressRecord | None = None
@@ -102,7 +104,12 @@ class LatestRecords:
         if self.pod == uid:
             return self
         return LatestRecords(
-            checkpoint=self.checkpoint, results=self.results, pod=uid, job=self.job, refused=self.refused
+            checkpoint=self.checkpoint,
+            resumed=self.resumed,
+            results=self.results,
+            pod=uid,
+            job=self.job,
+            refused=self.refused,
         )
 
 
@@ -413,8 +420,8 @@ def read_latest_records(
     out the job's own. None: none are left out.
     """
     progress, checkpoint, refused = before.progress, before.checkpoint, set()
-    earlier = (before.hang, before.promise, before.unreached)
-    hang, promise, unreached = (it if it and it.attempt == attempt else None for it in earlier)
+    earlier = (before.hang, before.promise, before.unreached, before.resumed)
+    hang, promise, unreached, resumed = (it if it and it.attempt == attempt else None for it in earlier)
     results: list[StageResult] = []
     for line in text.split("\n"):
         record = parse_progress_line(line)
@@ -431,6 +438,8 @@ def read_latest_records(
         # A checkpoint may be written while ranks hang.
         if record.event != "checkpoint":
             hang = record if record.event == "hung" else None
+        if record.event == "resumed":
+            resumed = record
         if record.event in ("checkpoint", "resumed"):
             checkpoint = record
         elif record.event in ("progress", "stage_started"):
@@ -440,6 +449,7 @@ def read_latest_records(
     return LatestRecords(
         progress=progress,
         checkpoint=checkpoint,
+        resumed=resumed,
         results=add_results(before.results, results, stages),
         hang=hang,
         unreached=unreached,

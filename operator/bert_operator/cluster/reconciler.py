@@ -291,8 +291,8 @@ class Reconciler:
         pods = () if newest is None else self._index.pods(job.ref, newest.name)
         latest = select_records(self._log_records.latest(job.ref), newest, pods)
         # Only of this very job: one that had its name before may have left records.
-        records = latest.progress, latest.checkpoint, latest.hang, latest.unreached
-        progress, checkpoint, hang, unreached = (
+        records = latest.progress, latest.checkpoint, latest.resumed, latest.hang, latest.unreached
+        progress, checkpoint, resumed, hang, unreached = (
             record if record and record.job == summary.uid else None for record in records
         )
         told = latest if latest.job == summary.uid else LatestRecords()
@@ -302,6 +302,7 @@ class Reconciler:
             stop_requested=job.spec.run_policy.suspend,
             progress=progress,
             checkpoint=checkpoint,
+            resumed=resumed,
             results=told.results,
             hang=hang,
             unreached=unreached,

@@ -106,6 +106,7 @@ class LocalExecutor:
         self._figures: ProgressRecord | None = None
         """The newest record with progress: behind it there may be one about a checkpoint."""
         self._checkpoint: ProgressRecord | None = None
+        self._resumed: ProgressRecord | None = None
         self._results: tuple[StageResult, ...] = ()
         # Twice as many, since the banner of mpirun is dropped from them.
         self._last_lines: deque[str] = deque(maxlen=2 * _LAST_LINES)
@@ -165,6 +166,7 @@ class LocalExecutor:
             stop_requested=bool(self._stop_signals),
             progress=self._progress,
             checkpoint=self._checkpoint,
+            resumed=self._resumed,
             results=self._results,
         )
 
@@ -221,6 +223,8 @@ class LocalExecutor:
             if own and (result := read_result(record)) is not None:
                 stages = [stage.name for stage in self._job.spec.stages]
                 self._results = add_results(self._results, [result], stages)
+            if record.event == "resumed":
+                self._resumed = record
             if record.event in ("checkpoint", "resumed"):
                 self._checkpoint = record
             if record.event in ("progress", "stage_started"):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from bert_operator.api.schema.conditions import FailureReason
-from bert_operator.api.schema.status import Failure
+from bert_operator.api.schema.status import CheckpointStatus, Failure
 from bert_operator.timestamps import parse_time
 
 # As Kubernetes' own Job controller: 10 s, doubled with every failure, up to 6 minutes.
 FIRST_BACK_OFF_S = 10.0
 MAX_BACK_OFF_S = 360.0
+SETTLED_S = 600
+"""An attempt that ran for so long begins the back-off again, as a container does for kubelet."""
 STORAGE_PATIENCE_S = 86_400.0
 """A volume that fills up in the evening has somebody to look at it by the next one."""
 
@@ -17,14 +21,50 @@ def since_checkpoint(failures: list[Failure]) -> list[Failure]:
     """Return the failures since a checkpoint that went further than all before: what dies behind it made progress.
 
     Further, not other: an attempt that begins anew, or from an older checkpoint, saves steps that were saved before.
+    A data build saves its finished parts. Whether what is reported is there is another question: ``since_proof``.
     """
+    return failures[_last_advance(failures, lambda failure: failure.checkpoint) :]
+
+
+def since_proof(failures: list[Failure]) -> list[Failure]:
+    """Return the failures since an attempt that began further than all before: what the one before it saved was there.
+
+    Failures that an earlier release wrote down say nothing of where attempts began: their checkpoints are believed.
+    """
+    first = _last_advance(
+        failures, lambda failure: failure.checkpoint if failure.ran_seconds is None else failure.resumed
+    )
+    was_saved_before = first > 0 and failures[first].ran_seconds is not None
+    return failures[first - 1 if was_saved_before else first :]
+
+
+def most_unproven(retries: int) -> int:
+    """Return how many failures count until one attempt has to have resumed from what those before have reported.
+
+    Twice as many as without any progress: an attempt may die before it tells where it has begun.
+    """
+    return 2 * retries + 1
+
+
+def since_settled(failures: list[Failure]) -> list[Failure]:
+    """Return the failures since an attempt that ran for long: the next one follows those with a growing pause.
+
+    Whatever they have reported: what a program prints costs it nothing, and each attempt costs the cluster a set of
+    pods.
+    """
+    settled = [number for number, failure in enumerate(failures) if (failure.ran_seconds or 0) >= SETTLED_S]
+    return failures[settled[-1] if settled else 0 :]
+
+
+def _last_advance(failures: Sequence[Failure], place: Callable[[Failure], CheckpointStatus | None]) -> int:
+    """Return the number of the last failure whose place is beyond all before; 0 if there is none."""
     furthest: dict[str, int] = {}
-    first = 0
+    last = 0
     for number, failure in enumerate(failures):
-        at = failure.checkpoint
+        at = place(failure)
         if at is not None and at.step > furthest.get(at.stage, -1):
-            furthest[at.stage], first = at.step, number
-    return failures[first:]
+            furthest[at.stage], last = at.step, number
+    return last
 
 
 def back_off_s(failures: list[Failure]) -> float:
@@ -46,7 +86,7 @@ def num_counted(failures: list[Failure]) -> int:
     each attempt ends at once or at its first checkpoint, and the status says all the while what to do.
 
     Args:
-        failures: Since the newest checkpoint, oldest first.
+        failures: Of those since progress, oldest first.
     """
     counted, began_at_s = 0, 0.0
     previous: Failure | None = None

@@ -127,6 +127,8 @@ class Observed:
     """The newest record of the newest attempt."""
     checkpoint: ProgressRecord | None = None
     """The newest record of a checkpoint, if that is not ``progress``."""
+    resumed: ProgressRecord | None = None
+    """From where the newest attempt has told that it goes on; None if it has not."""
     results: tuple[StageResult, ...] = ()
     """The evaluations that were read, the newest of each stage."""
     hang: ProgressRecord | None = None

@@ -14,7 +14,15 @@ from bert_operator.api.schema.conditions import BlockerReason, FailureReason, Re
 from bert_operator.api.schema.status import TERMINAL_PHASES, ChildRef, Failure, JobStatus
 from bert_operator.state import status
 from bert_operator.state.bad_nodes import find_bad_nodes
-from bert_operator.state.budgets import back_off_s, is_storage, num_counted, since_checkpoint
+from bert_operator.state.budgets import (
+    back_off_s,
+    is_storage,
+    most_unproven,
+    num_counted,
+    since_checkpoint,
+    since_proof,
+    since_settled,
+)
 from bert_operator.state.deadlines import (
     earliest,
     seconds_left,
@@ -122,7 +130,7 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
     newest_saved = status.newest_checkpoint(previous, record)
     # What it took is of no use in a list of hundreds.
     checkpoint = newest_saved and newest_saved.model_copy(update={"seconds": None, "stop_seconds": None})
-    failures = list_failures(observed, checkpoint, now_s)
+    failures = list_failures(job.spec, observed, checkpoint, now_s)
     given_s = job.spec.run_policy.stop_grace_seconds
     raised_s = raise_grace(given_s, previous.stop_grace_seconds, newest_saved, observed.longest_grace_s)
     done = [child.run for child in children if child.state == "Succeeded"]
@@ -337,12 +345,20 @@ def _final_verdict(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdi
         count = sum(failure.kind == "Infrastructure" for failure in in_vain)
         message = f"{count} failures in a row without a new checkpoint in between. {message}"
         return Verdict(phase="Failed", reason=Reason.INFRASTRUCTURE_RETRIES_SPENT, message=message)
+    unproven = since_proof(failures)
+    if num_counted(unproven) > most_unproven(policy.infrastructure_retries):
+        count = sum(failure.kind == "Infrastructure" for failure in unproven)
+        message = (
+            f"{count} failures in a row, and no attempt has told (event=resumed) that it went on from what those "
+            f"before it have reported as saved. {message}"
+        )
+        return Verdict(phase="Failed", reason=Reason.INFRASTRUCTURE_RETRIES_SPENT, message=message)
     return None
 
 
 def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now_s: float) -> _Step:
     """Create the next attempt at a run, or wait: for the back-off, or until the previous child is gone."""
-    failures = since_checkpoint([failure for failure in facts.failures if failure.run == run.name])
+    failures = since_settled([failure for failure in facts.failures if failure.run == run.name])
     # From the failure on, not from now: a restart of the operator must not prolong the wait.
     wait_s = back_off_s(failures) - (now_s - parse_time(failures[-1].finished_at)) if failures else 0.0
     if wait_s > 0:

@@ -192,6 +192,7 @@ class Rank0Writer(RunWriter):
         self._saved_at_s = time.monotonic()
         self._took_s: deque[float] = deque(maxlen=_SAVES_KEPT)
         self._step_s = 0.0
+        self._resumed: dict[str, Value] = {}
         self.rollbacks = read_rollbacks(folder.path)
 
     def _announce(self, position: Position, path: Path, seconds: float) -> None:
@@ -206,6 +207,8 @@ class Rank0Writer(RunWriter):
             seconds=seconds,
             # What a stop has to wait for, before it has saved: the operator compares it with the pods' grace period.
             stop_s=self._step_s + max(self._took_s),
+            # Once more: whoever reads only the end of the log would else not know that the run has gone on from there.
+            **self._resumed,
             message=f"slow volume: {num_bytes / 1e6:.1f} MB took {seconds:.0f} s" if is_slow else None,
         )
 
@@ -214,6 +217,8 @@ class Rank0Writer(RunWriter):
 
     def event(self, event: str, **fields: Value) -> None:  # noqa: D102
         self._metrics.event(event, **fields)
+        if event == "resumed":
+            self._resumed = {"resumed_stage": fields["stage"], "resumed_step": fields["step"]}
         if event == "stage_finished":
             self._write_page()
 

@@ -311,8 +311,9 @@ class RunPolicy(Section):
     preparation and training have budgets of their own."""
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 3
     """Retries in a row after a process was killed or hung, its machine was lost, or storage failed after the first
-    step. A new checkpoint begins the count again: a job that dies once a day goes on. Bad input (exit code 2) is never
-    retried."""
+    step. A new checkpoint begins the count again, as does a finished part of a data build: a job that dies once a day
+    goes on. What is reported as saved is believed for 2 x infrastructureRetries + 1 failures, until an attempt resumes
+    from it. Bad input (exit code 2) is never retried."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
     """Seconds after which the job is stopped with a checkpoint and marked as failed. Empty: no limit."""
     start_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None

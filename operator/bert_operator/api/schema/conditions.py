@@ -133,8 +133,9 @@ class Reason(_Described):
     )
     INFRASTRUCTURE_RETRIES_SPENT = (
         "InfrastructureRetriesSpent",
-        "Processes were killed or lost more often in a row, without a new checkpoint in between, than "
-        "runPolicy.infrastructureRetries allows.",
+        "Processes were killed or lost more often in a row, without a new checkpoint or a finished part of a data build "
+        "in between, than runPolicy.infrastructureRetries allows; or twice as often without any that a later attempt "
+        "went on from.",
     )
     DEADLINE_EXCEEDED = "DeadlineExceeded", "The job was not done after runPolicy.activeDeadlineSeconds."
     START_DEADLINE_EXCEEDED = (

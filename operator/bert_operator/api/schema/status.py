@@ -137,7 +137,13 @@ class Failure(_Part):
     message: Message = ""
     """A sentence for people."""
     checkpoint: CheckpointStatus | None = None
-    """The newest checkpoint by then. Failures with the same one follow each other without progress."""
+    """The newest checkpoint by then; of a data build, how many parts of it were finished. Failures with the same one
+    follow each other without progress."""
+    resumed: CheckpointStatus | None = None
+    """Where the attempt began, as it told: the checkpoint that it has read, or the finished parts that a data build has
+    found. Empty: at the beginning. Only this shows that what an attempt before has reported was there."""
+    ran_seconds: Annotated[int, Field(ge=0)] | None = None
+    """Whole seconds in which all pods of the attempt ran. Empty: an earlier release counted none."""
     finished_at: Time
     """RFC 3339."""
 

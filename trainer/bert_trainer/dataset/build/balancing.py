@@ -43,10 +43,12 @@ class ReshardingPlan:
         missing = []
         for task in self.tasks:
             if is_converted(task):
+                progress.keep()
                 progress.advance()
             else:
                 missing.append(task)
         for _ in pool.run(run_conversion, missing):
+            progress.save()
             progress.advance()
         training = {task.target.name: task.num_rows for task in self.tasks}
         return self.length.model_copy(update={"balanced": BalancedShards(folder=self.folder, training=training)})

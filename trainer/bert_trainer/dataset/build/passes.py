@@ -139,6 +139,7 @@ class CorpusPasses:
         }
         earlier = _read_result(self.work_folder, key, self.vocabulary_path)
         if earlier is not None:
+            self.progress.keep()
             return earlier
         # Without a result all passes run again. Scratch files of an interrupted attempt are overwritten, and those
         # with higher numbers are never read: blocks are addressed by number.
@@ -156,6 +157,7 @@ class CorpusPasses:
         document = {"key": key, **asdict(encoded), "counts": encoded.counts.model_dump()}
         # The last file of the passes: where it exists, all token files do.
         write_json_atomically(self.work_folder / _RESULT_FILE, document)
+        self.progress.save()
         return encoded
 
     def _read_texts(self) -> _Texts:

@@ -245,6 +245,7 @@ def _build(
     missing = [task for task in tasks if task.target not in rows]
     for task, num_rows in pool.run(build_shard, missing):
         rows[task.target] = num_rows
+        progress.save()
         progress.advance()
     built = [_length_info(length, root, tasks, rows) for length in lengths]
     # 4) Where the recipe asks for it, shards to shards of equal size.

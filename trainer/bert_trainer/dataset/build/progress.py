@@ -32,7 +32,7 @@ class BuildProgress:
         """blocks, shards: as many as are expected."""
         self._stage, self._reporter = stage, reporter
         self._blocks, self._shards = blocks, shards
-        self._done = 0
+        self._done = self._kept = self._saved = 0
         self._started_at_s = time.monotonic()
         self._reported_at_s = self._started_at_s
         self._cpu_before_s = _cpu_s()
@@ -56,12 +56,22 @@ class BuildProgress:
         """Set the number of shards, once the text is encoded. done: shards that an earlier attempt finished."""
         self._blocks, self._shards = blocks, shards
         self._done = _PASSES_OVER_BLOCKS * blocks + _OTHER_PASSES + done
+        self.keep(done)
         self._report()
 
     def advance(self) -> None:
         """Count one more unit of work."""
         self._done += 1
         self._report()
+
+    def keep(self, parts: int = 1) -> None:
+        """Count finished parts that an earlier attempt has left: the encoded text, or shards."""
+        self._kept += parts
+        self._saved += parts
+
+    def save(self) -> None:
+        """Count a part that is finished now, and that the next attempt would find."""
+        self._saved += 1
 
     def finish(self) -> None:
         """Report the end of the stage."""
@@ -94,6 +104,9 @@ class BuildProgress:
             steps=self._steps,
             elapsed_s=elapsed_s,
             remaining_s=remaining_s,
+            # Whoever retries a build has to know whether attempts get on. 0 is left out, as most attempts begin.
+            kept=self._kept or None,
+            saved=self._saved or None,
         )
 
     def _elapsed_s(self) -> float:
