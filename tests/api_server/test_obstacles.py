@@ -156,7 +156,7 @@ def test_a_pod_that_cannot_start(
 @pytest.mark.usefixtures("operator")
 def test_pods_for_which_no_node_is_large_enough(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("bert", scheduling={})
-    clock = wait_blocked(jobs, "bert", "Unschedulable", "bert-a1-training-", "spec.scheduling")
+    clock = wait_blocked(jobs, "bert", "Unschedulable", "bert-a1-training-", "kubectl get nodes")
     with FakeKubelet(api, namespace):
         wait_cleared(jobs, "bert", clock)
 

@@ -157,14 +157,30 @@ def test_events_report_pods_that_cannot_be_created(
         ("2 node(s) had untolerated taint {nvidia.com/gpu: present}", ["spec.scheduling.tolerations"]),
         ("2 node(s) had untolerated taint(s)", ["any other taint needs an entry"]),
         ("3 node(s) didn't match Pod's node affinity/selector", ["spec.scheduling.nodeSelector"]),
-        ("1 node(s) didn't match pod anti-affinity rules", ["topologySpreadConstraints"]),
+        ("1 node(s) didn't match pod anti-affinity rules", ["correct spec.scheduling.affinity, or add nodes"]),
+        ("1 node(s) didn't satisfy existing pods anti-affinity rules", ["by their own anti-affinity"]),
+        ("2 node(s) didn't match pod topology spread constraints", ["raise maxSkew"]),
+        ("2 node(s) didn't match pod topology spread constraints (missing required label)", ["nodes lack that label"]),
+        ("2 node(s) didn't satisfy plugin(s) [NodeAffinity]", ["spec.scheduling.nodeSelector"]),
+        ("2 Too many pods", ["maxPods"]),
+        ("1 Insufficient hugepages-2Mi", ["lower spec.resources"]),
+        ("1 node(s) didn't have free ports for the requested pod ports", ["network.hostNetwork"]),
+        ('persistentvolumeclaim "data" not found', ["create the claim"]),
+        ("3 node(s) had volume node affinity conflict", ["another zone"]),
+        ("3 node(s) didn't find available persistent volumes to bind", ["no volume that is free fits"]),
+        ("3 node(s) exceed max volume count", ["as many volumes attached"]),
+        ("3 node(s) did not have enough free storage", ["have storage freed"]),
+        (
+            "3 node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
+            ["ReadWriteMany"],
+        ),
         ("pod has unbound immediate PersistentVolumeClaims", ["kubectl get pvc"]),
         ("1 cannot allocate all claims", ["kubectl get resourceclaims"]),
         (
             "1 Insufficient cpu, 1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }",
             ["lower spec.resources", "one is not ready"],
         ),
-        ("who knows", ["lower spec.resources, or correct spec.scheduling"]),
+        ("who knows", ["kubectl describe pod demo-a1-worker-0"]),
     ],
 )
 def test_an_unschedulable_pod_is_reported_with_remedies(told: str, remedies: list[str]) -> None:
@@ -175,6 +191,43 @@ def test_an_unschedulable_pod_is_reported_with_remedies(told: str, remedies: lis
     advice = blocker.message.partition(" Next: ")[2]
     assert all(remedy in advice for remedy in remedies), advice
     assert ("lower spec.resources" in advice) == any("lower" in remedy for remedy in remedies)
+    assert advice.count("; or ") == len(remedies) - 1, "of no other cause"
+    assert told in blocker.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "told", "found", "remedy"),
+    [
+        (
+            "SchedulingGated",
+            "Scheduling is blocked due to non-empty scheduling gates",
+            "SchedulingGated",
+            "takes them away",
+        ),
+        (
+            "Unschedulable",
+            "3/4 tasks in gang unschedulable: pod group is not ready, 4 Pending, 4 minAvailable; Pending: 3 "
+            "Unschedulable, 1 Undetermined",
+            "Unschedulable",
+            "kubectl describe podgroup",
+        ),
+        (
+            "Unschedulable",
+            "pre-filter pod demo-a1-worker-0 cannot find enough sibling pods, current pods number: 2, minMember of "
+            "group: 5",
+            "Unschedulable",
+            "kubectl describe podgroup",
+        ),
+    ],
+)
+def test_pods_that_wait_for_others_are_told_to_ask_for_no_less(reason: str, told: str, found: str, remedy: str) -> None:
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": reason, "message": told}
+    blocker = find(child_document(true=LOOKED_AT), pod_document(phase="Pending", node="", conditions=(scheduled,)))
+    assert blocker is not None
+    assert blocker.reason == found
+    advice = blocker.message.partition(" Next: ")[2]
+    assert remedy in advice
+    assert "lower" not in advice
 
 
 def unready(number: int, since: float, started: float = 0) -> Document:
@@ -269,6 +322,105 @@ def test_a_quota_on_objects_counts_those_that_have_ended() -> None:
     refused = 'jobs.batch "x" is forbidden: exceeded quota: objects, requested: count/jobs.batch=1, used: 8, limited: 8'
     assert "Next: delete jobs that have ended, or have the" in classify_refusal(refused).message
     assert "Next: lower spec.workers or spec.resources, or have the" in classify_refusal(QUOTA).message
+
+
+FORBIDDEN = 'pods "x" is forbidden: '
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason", "remedy"),
+    [
+        (
+            "failed quota: compute: must specify limits.cpu for: bert; limits.memory for: bert",
+            "QuotaExceeded",
+            "what is named set in spec.resources and launcher.resources",
+        ),
+        (
+            "exceeded quota: objects, requested: services=1, used: services=5, limited: services=5",
+            "QuotaExceeded",
+            "delete objects of that kind",
+        ),
+        (
+            "insufficient quota to match these scopes: [{PriorityClass In [high]}]",
+            "QuotaExceeded",
+            "have a ResourceQuota made for that scope",
+        ),
+        ("status unknown for quota: compute, resources: limits.cpu", "QuotaExceeded", "wait: nobody has counted"),
+        ("no PriorityClass with name fast was found", "PodCreationFailed", "spec.scheduling.priorityClassName"),
+        ('pod rejected: RuntimeClass "kata" not found', "PodCreationFailed", "another runtimeClassName"),
+        ("maximum cpu usage per Container is 1, but limit is 2", "PodCreationFailed", "less in spec.resources"),
+        (
+            "minimum memory usage per Container is 1Gi, but request is 5Mi",
+            "PodCreationFailed",
+            "more in spec.resources",
+        ),
+        (
+            "maximum cpu usage per Container is 1, but no limit is specified",
+            "PodCreationFailed",
+            "what is named set in",
+        ),
+        (
+            'violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)',
+            "PodSecurityViolated",
+            "leave out network.hostNetwork; or label",
+        ),
+        (
+            'violates PodSecurity "baseline:latest": non-default capabilities (container "bert" must not include '
+            '"IPC_LOCK" in securityContext.capabilities.add)',
+            "PodSecurityViolated",
+            "leave out network.lockMemory and resources.rdma; or label",
+        ),
+        (
+            'violates PodSecurity "restricted:latest": runAsNonRoot != true (pod or container "bert" must set it)',
+            "PodSecurityViolated",
+            "set a runAsUser other than 0 in spec.securityContext; or label",
+        ),
+        ("who knows", "PodCreationFailed", "kubectl describe the Job or MPIJob"),
+    ],
+)
+def test_a_refusal_has_the_remedy_of_its_own_cause_and_of_no_other(refused: str, reason: str, remedy: str) -> None:
+    blocker = classify_refusal(f"{FORBIDDEN}{refused}")
+    assert blocker.reason == reason
+    told, _, advice = blocker.message.partition(". Next: ")
+    assert told == f"{FORBIDDEN}{refused}"
+    assert remedy in advice
+    assert ("lower" in advice, "nfs" in advice) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told", "remedy"),
+    [
+        ("ImagePullBackOff", "failed to pull: unexpected status: 401 Unauthorized", "credentials"),
+        ("ErrImagePull", "toomanyrequests: You have reached your pull rate limit", "wait, or name credentials"),
+        ("ErrImagePull", "write /var/lib/containerd/x: no space left on device", "its disk is full"),
+        ("ErrImageNeverPull", 'Container image "x" is not present with pull policy of Never', "load the image"),
+        ("ErrImagePull", "no match for platform in manifest: not found", "built for the nodes' processors"),
+        ("CreateContainerConfigError", "couldn't find key token in Secret team-a/s3", "with that key"),
+        ("CreateContainerConfigError", "container has runAsNonRoot and image will run as root", "other than root"),
+        ("RunContainerError", 'exec: "bert-pod": executable file not found in $PATH: unknown', "holds this program"),
+        ("CreateContainerError", "who knows", "kubectl describe pod demo-a1-worker-0"),
+    ],
+)
+def test_a_container_that_cannot_start_has_the_remedy_of_its_own_cause(reason: str, told: str, remedy: str) -> None:
+    blocker = find(child_document(true=LOOKED_AT), waiting(reason, told))
+    assert blocker is not None
+    assert remedy in blocker.message.partition(" Next: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("told", "remedy"),
+    [
+        ('Multi-Attach error for volume "pvc-1" Volume is already exclusively attached to one node', "ReadWriteMany"),
+        ("mount: bad option; for several filesystems you might need a /sbin/mount.<type> helper program", "nfs-common"),
+        ('MountVolume.SetUp failed for volume "x" : secret "s3" not found', "create the Secret"),
+        ("mount.nfs: Connection timed out", "check the claim or the NFS server"),
+        ("who knows", "kubectl describe pod demo-a1-worker-0"),
+    ],
+)
+def test_a_volume_that_cannot_be_mounted_has_the_remedy_of_its_own_cause(told: str, remedy: str) -> None:
+    blocker = find(child_document(true=LOOKED_AT), pod_document(phase="Pending"), of_the_pod("FailedMount", told))
+    assert blocker is not None
+    assert remedy in blocker.message.partition(" Next: ")[2]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,15 @@ from collections.abc import Mapping, Sequence
 
 from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.cluster.object_summaries import ChildSummary, PodSummary
+from bert_operator.cluster.remedies import (
+    how_to_be_admitted,
+    how_to_fit_quota,
+    how_to_mount,
+    how_to_pass_pod_security,
+    how_to_pull,
+    how_to_schedule,
+    how_to_start,
+)
 from bert_operator.cluster.warning_summaries import WarningSummary
 from bert_operator.render.images import PLACEHOLDER_REGISTRY
 from bert_operator.state.observed import Blocker
@@ -26,53 +35,8 @@ _CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError
 _VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 _CLAIM_EVENTS = frozenset({"FailedPrepareDynamicResources", "FailedResourceClaimCreation"})
 _SANDBOX_EVENT = "FailedCreatePodSandBox"
+_GATED = re.compile(r"scheduling gates|SchedulingGated")
 _CREATION_EVENTS = frozenset({"FailedCreate", "MPIJobFailed", "ValidationError", "ErrResourceExists"})
-
-_TAINT = r"untolerated taint(?:\(s\))? \{"
-# The scheduler's reasons for passing over nodes, and remedies. Its message is prose that changes between releases: any
-# number of reasons may match, and an unknown one gets the general remedy.
-_NODE_REMEDIES = (
-    (re.compile(r"Insufficient"), "lower spec.resources; with an autoscaler, wait"),
-    (
-        re.compile(_TAINT + r"node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable)"),
-        "kubectl get nodes: one is not ready; have it repaired, or wait until it is back",
-    ),
-    (
-        re.compile(_TAINT + r"node\.kubernetes\.io/(?:memory|disk|pid)-pressure"),
-        "kubectl describe node: one is short of memory, disk or processes; have it cleaned up, or wait",
-    ),
-    (
-        re.compile(rf"were unschedulable|{_TAINT}node\.kubernetes\.io/unschedulable"),
-        "kubectl get nodes: one is cordoned; kubectl uncordon it, or wait",
-    ),
-    (
-        re.compile(_TAINT + r"(?!node\.kubernetes\.io/)"),
-        "add the taint that is named to spec.scheduling.tolerations, or use nodes without it",
-    ),
-    (
-        re.compile(r"untolerated taint(?:\(s\))?(?!\(s\))(?! \{)"),  # newer schedulers do not name it
-        "kubectl describe nodes: those of node.kubernetes.io go once a node is ready again, any other taint needs an "
-        "entry in spec.scheduling.tolerations",
-    ),
-    (
-        re.compile(r"node affinity/selector|node selector"),
-        "correct spec.scheduling.nodeSelector and affinity: no node has these labels",
-    ),
-    (
-        re.compile(r"anti-affinity|affinity rules|topology spread"),
-        "correct spec.scheduling.affinity and topologySpreadConstraints, or add nodes",
-    ),
-    (
-        re.compile(r"[Pp]ersistent[Vv]olume|volume node affinity"),
-        "check the claims of dataset, output and volumes: kubectl get pvc",
-    ),
-    (
-        re.compile(r"resource ?claim|allocate all claims|device class", re.IGNORECASE),
-        "check what spec.resources.resourceClaims names, and which devices are free: kubectl get "
-        "resourceclaims,resourceclaimtemplates,resourceslices",
-    ),
-)
-
 
 # What runtimes and kubelet say about user namespaces and images as volumes: prose, too, in events and in states of
 # containers alike. runc names the mount that could not be mapped.
@@ -168,12 +132,6 @@ def find_unready(pods: Sequence[PodSummary], now_s: float) -> Blocker | None:
     )
 
 
-def _how_to_fit(unschedulable: str) -> str:
-    """Return a remedy for each of the scheduler's reasons."""
-    remedies = [remedy for words, remedy in _NODE_REMEDIES if words.search(unschedulable)]
-    return "; or ".join(remedies) or "lower spec.resources, or correct spec.scheduling; with an autoscaler, wait"
-
-
 def _about(uid: str, warnings: Sequence[WarningSummary]) -> list[WarningSummary]:
     """Return the warnings about this very object, without those about an earlier one of the same name."""
     return [warning for warning in warnings if warning.uid in ("", uid)]
@@ -185,18 +143,11 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
     Quota, Pod Security and RBAC all refuse with status 403 and reason Forbidden: only the message tells them apart.
     """
     lower = message.lower()
-    # "failed quota: NAME: must specify limits.memory": a quota on limits refuses pods that have none.
-    if "exceeded quota" in lower or "must specify" in lower and "quota" in lower:
-        reason = BlockerReason.QUOTA_EXCEEDED
-        # count/jobs.batch and count/pods count what has ended as well; pods and amounts of resources do not.
-        first = "delete jobs that have ended" if "count/" in lower else "lower spec.workers or spec.resources"
-        remedy = f"{first}, or have the ResourceQuota raised"
+    look = "kubectl describe the Job or MPIJob"
+    if fits := how_to_fit_quota(message):
+        reason, remedy = BlockerReason.QUOTA_EXCEEDED, fits
     elif "violates podsecurity" in lower:
-        reason = BlockerReason.POD_SECURITY_VIOLATED
-        remedy = (
-            "use a persistentVolumeClaim instead of nfs or hostPath, and a runAsUser other than 0, or label the "
-            "namespace pod-security.kubernetes.io/enforce=baseline or privileged"
-        )
+        reason, remedy = BlockerReason.POD_SECURITY_VIOLATED, how_to_pass_pod_security(message)
     elif event == "ErrResourceExists":
         reason = BlockerReason.NAME_TAKEN
         remedy = "delete the object that has the name, or rename the job"
@@ -209,26 +160,24 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
     elif re.search(r"\bcannot [a-z]+ resource\b", lower) or "cannot create" in lower:
         reason = BlockerReason.FORBIDDEN
         remedy = "have the missing right granted to the service account that is named"
-    elif "is forbidden" in lower:
-        reason = BlockerReason.POD_CREATION_FAILED
-        remedy = (
-            "have an administrator create or allow what is named, or delete the job and apply it again without that"
-        )
+    elif "is forbidden" in lower or how_to_be_admitted(message):
+        reason, remedy = BlockerReason.POD_CREATION_FAILED, how_to_be_admitted(message) or look
     elif event in ("ValidationError", "MPIJobFailed"):
         reason = BlockerReason.MPI_JOB_REJECTED
         remedy = "kubectl describe the MPIJob; it may be that mpi-operator is older than v0.8"
     else:
-        reason, remedy = BlockerReason.POD_CREATION_FAILED, "kubectl describe the Job or MPIJob"
+        reason, remedy = BlockerReason.POD_CREATION_FAILED, look
     return Blocker(reason=reason, message=f"{message}. Next: {remedy}")
 
 
 def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker | None:
     if (blocker := _waiting_blocker(pod)) is not None:
         return blocker
+    look = f"kubectl describe pod {pod.name}"
     if pod.unschedulable:
         return Blocker(
-            reason=BlockerReason.UNSCHEDULABLE,
-            message=f"Pod {pod.name}: {pod.unschedulable}. Next: {_how_to_fit(pod.unschedulable)}",
+            reason=BlockerReason.SCHEDULING_GATED if _GATED.search(pod.unschedulable) else BlockerReason.UNSCHEDULABLE,
+            message=f"Pod {pod.name}: {pod.unschedulable}. Next: {how_to_schedule(pod.unschedulable) or look}",
         )
     for warning in reversed(warnings):
         # Other sandboxes fail for a moment only, while the node's network starts.
@@ -245,8 +194,7 @@ def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker
     if mount is not None:
         return Blocker(
             reason=BlockerReason.VOLUME_FAILED,
-            message=f"Pod {pod.name}: {mount.message}. Next: check the claim or the NFS server and path of dataset, "
-            "output and volumes, and that the node can reach it",
+            message=f"Pod {pod.name}: {mount.message}. Next: {how_to_mount(mount.message) or look}",
         )
     return None
 
@@ -270,17 +218,16 @@ def _waiting_blocker(pod: PodSummary) -> Blocker | None:
     if reason in _IMAGE_REASONS:
         # Written in place of the tag by this operator, perhaps.
         again = ", or push the image of this digest again" if "@sha256:" in details else ""
-        return Blocker(
-            reason=BlockerReason.IMAGE_PULL_FAILED,
-            message=f"Pod {pod.name}: {said}. Next: correct spec.image, or the volume's image.reference, "
-            "whichever is named, or name the registry's credentials in spec.imagePullSecrets" + again,
+        remedy = how_to_pull(said) or (
+            "correct spec.image, or the volume's image.reference, whichever is named, or name the registry's "
+            "credentials in spec.imagePullSecrets"
         )
+        return Blocker(reason=BlockerReason.IMAGE_PULL_FAILED, message=f"Pod {pod.name}: {said}. Next: {remedy}{again}")
     if reason not in _CONFIG_REASONS:
         return None
     return _runtime_blocker(pod, said) or Blocker(
         reason=BlockerReason.CONTAINER_CONFIG_INVALID,
-        message=f"Pod {pod.name}: {said}. Next: create the Secret or ConfigMap that is "
-        "named, or set spec.securityContext.runAsUser to a user other than root",
+        message=f"Pod {pod.name}: {said}. Next: {how_to_start(details) or f'kubectl describe pod {pod.name}'}",
     )
 
 

@@ -133,7 +133,7 @@ class Reason(_Described):
     )
     INFRASTRUCTURE_RETRIES_SPENT = (
         "InfrastructureRetriesSpent",
-        "Processes were killed or lost more often in a row, without a new checkpoint or a finished part of a data build "
+        "Processes were killed or lost more often in a row, without a new checkpoint or finished part of a data build "
         "in between, than runPolicy.infrastructureRetries allows; or twice as often without any that a later attempt "
         "went on from.",
     )
@@ -229,7 +229,11 @@ class BlockerReason(_Described):
         "The trainer has ended, and a container that others have added goes on and keeps the pod. After a minute the "
         "trainer's exit code counts, and the pod is deleted.",
     )
-    UNSCHEDULABLE = "Unschedulable", "No node fits the pods."
+    UNSCHEDULABLE = "Unschedulable", "No node fits the pods, or their group waits for room for all of it."
+    SCHEDULING_GATED = (
+        "SchedulingGated",
+        "The scheduler does not look for nodes yet: somebody has put scheduling gates on the pods, as queues do.",
+    )
     POD_NOT_READY = (
         "PodNotReady",
         "A pod that runs has not been ready for half a minute: its node does not answer, or its ssh server.",
