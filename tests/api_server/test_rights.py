@@ -109,7 +109,7 @@ def live_full_lives(jobs: Jobs) -> None:
             jobs.wait("retried", lambda status: status["phase"] != "Stopped", "the job to go on")
         wait_until(lambda: jobs.is_gone("retried"), 30, "the job that has outlived its TTL to go")
         for name in ("taken-job", "taken-mpi-job"):
-            jobs.wait(name, lambda status: status.get("reason") == "NameTaken", "a word about the name")
+            wait_until(lambda name=name: jobs.children(name), 30, "a child of another name")
 
 
 def take_names(api: Api, namespace: str) -> None:

@@ -392,7 +392,7 @@ def test_a_job_of_the_same_name_waits_until_the_pods_of_the_one_before_are_gone(
     cluster.add({**again, "metadata": {"name": job["metadata"]["name"]}})
     sleepers.pass_time()
     assert cluster.all("Job") == []
-    assert "of an earlier child is still leaving" in str(sleepers.world.status()["conditions"])
+    assert "of an earlier job or attempt is still being deleted" in str(sleepers.world.status()["conditions"])
     cluster.remove(pod)
     sleepers.pass_time()
     assert len(cluster.all("Job")) == 1

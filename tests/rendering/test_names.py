@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bert_operator.names import MAX_JOB_NAME
-from bert_operator.render.names import child_name
+from bert_operator.render.names import child_name, prefix_of
 
 JOBS = ("bert-pretraining", "x-training", "launcher", "launch-training", "traininging", "l" * 38 + "aunch", "training")
 
@@ -21,6 +21,18 @@ def test_only_the_pod_with_the_log_has_the_word_that_logs_are_found_by(job: str)
     assert alone.count("training") == 1
     assert alone.endswith("-a12-training")
     assert "training" not in child_name(job, "prepare", 1, is_mpi=False)
+
+
+@pytest.mark.parametrize("job", ["bert", *JOBS, "l" * MAX_JOB_NAME])
+def test_where_the_usual_name_is_taken_the_uid_makes_another_as_short(job: str) -> None:
+    names = {child_name(job, "training", 12, is_mpi=True, uid=uid) for uid in ("", "1-a", "1-b")}
+    assert len(names) == 3
+    for name in names:
+        assert len(name) <= MAX_JOB_NAME + len("-a12")
+        assert "launch" not in name
+        assert "training" not in name
+        assert prefix_of(name) == name.removesuffix("-a12")
+        assert prefix_of(f"{name}-worker-3") == prefix_of(name)
 
 
 def test_jobs_of_other_names_are_called_as_they_are() -> None:

@@ -7,7 +7,7 @@ A child is created by POST and never patched (docs/adr/0006): applying it again,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -22,9 +22,11 @@ from bert_operator.cluster.dropped_fields import call_by_own_name, dry_runs, fin
 from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.network_policies import NetworkPolicies
-from bert_operator.cluster.object_summaries import ChildKind, ChildRecord, ChildSummary, JobSummary, PodSummary
+from bert_operator.cluster.object_summaries import ChildKind, ChildRecord, ChildSummary, JobSummary, read_child
+from bert_operator.cluster.observation import has_ended
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.status_writer import StatusWriter
+from bert_operator.cluster.taken_names import Taken, describe_taken, find_left_pods, find_taken, read_taken
 from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import JobRef
 from bert_operator.render import names
@@ -32,12 +34,14 @@ from bert_operator.render.children import render_child
 from bert_operator.render.frozen import Frozen
 from bert_operator.state.observed import Blocker, Child
 from bert_operator.state.plan import Plan
-from bert_operator.state.runs import run_placement
+from bert_operator.state.runs import ChildSpec, run_placement
 
 Document = dict[str, Any]
 
 FIRST_CREATION_PAUSE_S = 2.0
 MAX_CREATION_PAUSE_S = 60.0
+NAME_PAUSE_S = 5.0
+"""For names: no watch tells of the objects of others."""
 CHILDREN_PER_PAGE = 20
 ENDED_PHASES = ("Succeeded", "Failed")
 
@@ -66,6 +70,12 @@ class Refusal:
     blocker: Blocker
     pause_s: float
     again_at_s: float
+    news: int = 0
+    """Number of the newest of the job's news in the index by then."""
+
+    def may_be_freed(self, news: int) -> bool:
+        """Return whether what is in the way may be gone before the pause is over. news: the newest of now."""
+        return self.blocker.reason == BlockerReason.NAME_TAKEN and self.news != news
 
 
 class Children:
@@ -197,18 +207,20 @@ class Children:
         """
         is_mpi = run_placement(job.spec, run).workers > 1
         kind: ChildKind = "MPIJob" if is_mpi else "Job"
-        name = names.child_name(job.ref.name, run, attempt, is_mpi=is_mpi)
-        try:
-            answer = await self._api.get(path_of(kind, job.ref.namespace, name))
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return
-        if _controller_uid(answer) == summary.uid:
-            uid = answer["metadata"]["uid"]
-            record = ChildRecord(job.ref.name, summary.uid, kind, name, uid, run, attempt)
-            self._created[job.ref] = record
-            self._index.find_again({**answer, "kind": kind}, record)
+        for other in ("", summary.uid):
+            name = names.child_name(job.ref.name, run, attempt, is_mpi=is_mpi, uid=other)
+            try:
+                answer = await self._api.get(path_of(kind, job.ref.namespace, name))
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                continue
+            if _controller_uid(answer) == summary.uid:
+                uid = answer["metadata"]["uid"]
+                record = ChildRecord(job.ref.name, summary.uid, kind, name, uid, run, attempt)
+                self._created[job.ref] = record
+                self._index.find_again({**answer, "kind": kind}, record)
+                return
 
     async def note_orphans(self, ref: JobRef, summary: JobSummary) -> None:
         """Note the children whose owner others have taken away, so that they go with their job.
@@ -272,7 +284,9 @@ class Children:
             Requeue: It was refused; the next reconcile puts the reason into the status, or tries again.
         """
         refusal = self.refusal(job.ref, summary.uid)
-        if (leftover := self._find_leftover(job.ref, summary)) is not None:
+        if left := self._find_leftovers(job.ref, summary):
+            leftover = await self._describe_taken(job, summary, step.create, left)
+            assert leftover is not None, "pods are left"
             self._refusals[job.ref] = Refusal(summary.uid, leftover, FIRST_CREATION_PAUSE_S, again_at_s=0.0)
             if refusal is None or refusal.blocker != leftover:
                 raise Requeue(0.0)  # to write it into the status
@@ -280,7 +294,8 @@ class Children:
         left_s = refusal.again_at_s - self._now_s() if refusal is not None else 0.0
         # The job is queued by every change around it; without this check each would be another refused request.
         # More than the pause is left only if the clock was set back.
-        if refusal is not None and 0.0 < left_s <= refusal.pause_s:
+        is_freed = refusal is not None and refusal.may_be_freed(self._index.news(job.ref))
+        if refusal is not None and 0.0 < left_s <= refusal.pause_s and not is_freed:
             raise Requeue(left_s)
         blocker = await self._create(job, document, summary, step, draft)
         if blocker is None:
@@ -292,13 +307,16 @@ class Children:
         pause_s = min(2 * refusal.pause_s, MAX_CREATION_PAUSE_S) if refusal else FIRST_CREATION_PAUSE_S
         if blocker.reason == BlockerReason.NAMESPACE_LIMIT_REACHED:
             pause_s = RETRY_S
-        self._refusals[job.ref] = Refusal(summary.uid, blocker, pause_s, self._now_s() + pause_s)
+        if blocker.reason == BlockerReason.NAME_TAKEN:
+            pause_s = min(pause_s, NAME_PAUSE_S)
+        news = self._index.news(job.ref)
+        self._refusals[job.ref] = Refusal(summary.uid, blocker, pause_s, self._now_s() + pause_s, news)
         if refusal is None or refusal.blocker != blocker:
             raise Requeue(0.0)  # to write it into the status
         raise Requeue(pause_s)
 
-    def _find_leftover(self, ref: JobRef, summary: JobSummary) -> Blocker | None:
-        """Return the pod that is in the way of the next child though its own is gone.
+    def _find_leftovers(self, ref: JobRef, summary: JobSummary) -> list[Taken]:
+        """Return the pods that are in the way of the next child though their own is gone.
 
         A Job that is deleted in the background, as kubectl and the garbage collector do, disappears at once, while its
         pod still has its grace period, and may write into the output folder. And as long as a pod of a job of the same
@@ -307,13 +325,30 @@ class Children:
         """
         own = {child.name for child in self.own(ref, summary)}
         is_first = summary.child is None
-        left = (
+        return find_left_pods(
             pod
             for pod in self._index.all_pods(ref)
             if pod.child not in own and (pod.phase not in ENDED_PHASES or is_first and pod.is_deleting)
         )
-        pod = next(left, None)
-        return None if pod is None else _pod_left(pod)
+
+    async def _describe_taken(
+        self, job: BertPretrainJob, summary: JobSummary, child: ChildSpec | None, known: Sequence[Taken] = ()
+    ) -> Blocker | None:
+        """Return all that is in the way of a child, so that one command frees it; None if nothing is. known: of it."""
+        assert child is not None, "only called for a plan that creates one"
+        is_mpi = run_placement(job.spec, child.run).workers > 1
+        wanted = [
+            ("MPIJob" if is_mpi else "Job", names.child_name(job.ref.name, child.run, child.attempt, is_mpi=is_mpi)),
+            ("ConfigMap", names.config_map_name(job.ref.name)),
+            *self._policies.list_names(job.ref),
+        ]
+
+        def is_in_way(kind: str, answer: Mapping[str, Any]) -> bool:
+            return kind not in ("Job", "MPIJob") or _may_run_for(job.ref, kind, answer)
+
+        found = await find_taken(self._api, job.ref, summary.uid, wanted, is_in_way)
+        taken = list(dict.fromkeys([*found, *known]))
+        return describe_taken(job.ref.namespace, taken) if taken else None
 
     async def _try(self, ref: JobRef, trial: Document) -> Document:
         """Return what the API server would store. Raises ApiError as for the child itself."""
@@ -349,9 +384,13 @@ class Children:
             await self._policies.ensure(frozen, is_first=child.attempt == 1)
             # AlreadyExists is the normal case after a crash between the POST and the next status write.
             answer = await create_or_get(self._api, path, rendered)
+            if not _is_ours(answer, frozen) and not _may_run_for(job.ref, rendered["kind"], answer):
+                rendered = render_child(frozen, child, is_name_taken=True)
+                answer = await create_or_get(self._api, path, rendered)
         except Unusable as error:
             self._allowance.settle(job.ref)
-            return error.blocker
+            is_taken = error.blocker.reason == BlockerReason.NAME_TAKEN
+            return is_taken and await self._describe_taken(job, summary, child) or error.blocker
         except ApiError as error:
             blocker = _blocker_of(error)
             self._allowance.settle(job.ref)
@@ -363,7 +402,7 @@ class Children:
         # Nothing is awaited from here until the child is in the index.
         self._allowance.settle(job.ref)
         if not _is_ours(answer, frozen):
-            return _name_taken(answer)
+            return await self._describe_taken(job, summary, child, [read_taken(rendered["kind"], answer)])
         name, uid = answer["metadata"]["name"], answer["metadata"]["uid"]
         made = ChildRecord(job.ref.name, summary.uid, rendered["kind"], name, uid, child.run, child.attempt)
         # For plan: a child that is gone before any watch has shown it is lost, and its number must not be used again.
@@ -398,32 +437,19 @@ def _is_ours(answer: Document, frozen: Frozen) -> bool:
     return _controller_uid(answer) == frozen.uid and same_spec
 
 
+def _may_run_for(ref: JobRef, kind: str, answer: Mapping[str, Any]) -> bool:
+    """Return whether an object that is not ours may write where the job does: it was made for it, and has not ended.
+
+    Such as a child of a namesake that was deleted with ``--cascade=orphan``, or one whose owner others took away.
+    """
+    read = read_child({**answer, "kind": kind})
+    return read is not None and read[0] == ref.name and not has_ended(read[1])
+
+
 def _controller_uid(answer: Document) -> str:
     """Return the uid of an object's controller; empty where it has none."""
     owners = answer["metadata"].get("ownerReferences") or ()
     return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
-
-
-def _name_taken(answer: Document) -> Blocker:
-    metadata = answer["metadata"]
-    leaving = "deletionTimestamp" in metadata
-    what = f"{answer.get('kind', 'An object')} {metadata.get('name')}"
-    message = (
-        f"{what} of an earlier job of this name is still being deleted. Next: wait"
-        if leaving
-        else f"{what} exists and is not this job's. Next: delete it, or rename the job"
-    )
-    return Blocker(reason=BlockerReason.NAME_TAKEN, message=message)
-
-
-def _pod_left(pod: PodSummary) -> Blocker:
-    message = (
-        f"Pod {pod.name} of an earlier child is still leaving. Next: wait; if its node is gone for good, kubectl "
-        "delete it with --force"
-        if pod.is_deleting
-        else f"Pod {pod.name} carries this job's name and belongs to none of its children. Next: delete it"
-    )
-    return Blocker(reason=BlockerReason.NAME_TAKEN, message=message)
 
 
 def _blocker_of(error: ApiError) -> Blocker:

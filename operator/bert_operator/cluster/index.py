@@ -389,7 +389,8 @@ class Index:
         self._places[summary.uid] = ref
         if isinstance(summary, ChildSummary):
             self._child_lists.put(ref, summary)
-        self._note_prefix(ref)
+            self._note_prefix(ref, JobRef(ref.namespace, names.prefix_of(summary.name)))
+        self._note_prefix(ref, _prefix(ref))
 
     def _remove(self, table: dict[JobRef, dict[Any, Any]], ref: JobRef, key: str | tuple[str, str], uid: str) -> None:
         """Keep an object no longer."""
@@ -398,7 +399,9 @@ class Index:
         if not table[ref]:
             del table[ref]
             if ref not in self._children and ref not in self._pods:
-                self._by_prefix.pop(_prefix(ref), None)
+                own = JobRef(ref.namespace, names.prefix_of(key if isinstance(key, str) else key[1]))
+                for prefix in {_prefix(ref), own}:
+                    self._by_prefix.pop(prefix, None)
 
     def _forget_place(self, ref: JobRef, uid: str) -> None:
         """Forget where a child is kept, or a pod, which is in no list."""
@@ -438,8 +441,8 @@ class Index:
         if not noted:
             self._orphans.pop(ref, None)
 
-    def _note_prefix(self, ref: JobRef) -> None:
-        if (prefix := _prefix(ref)) != ref:
+    def _note_prefix(self, ref: JobRef, prefix: JobRef) -> None:
+        if prefix != ref:
             self._by_prefix[prefix] = ref
 
     def _candidates(self, namespace: str, name: str) -> Iterator[JobRef]:

@@ -9,6 +9,8 @@ from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.freezing import Unusable, create_or_get, get_or_create
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.settings import Settings
+from bert_operator.names import JobRef
+from bert_operator.render import names
 from bert_operator.render.frozen import Frozen
 from bert_operator.render.network_policy import render_network_policy
 from bert_operator.state.observed import Blocker
@@ -23,6 +25,10 @@ class NetworkPolicies:
         """Take the current settings, which decide anew before every attempt."""
         self._api = api
         self._settings = settings
+
+    def list_names(self, ref: JobRef) -> list[tuple[str, str]]:
+        """Return kind and name of what a job needs; nothing where the settings want none."""
+        return [("NetworkPolicy", names.network_policy_name(ref.name))] if self._settings.job_network_policy else []
 
     async def ensure(self, frozen: Frozen, *, is_first: bool) -> None:
         """Create or correct a job's policy; nothing where the settings want none, or it is on the nodes' network.

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from bert_operator.plugin.errors import NoSuchObject
 from bert_operator.plugin.job import Job, Json
 from bert_operator.plugin.kubectl import Kubectl
-from bert_operator.render.names import name_prefix
+from bert_operator.render.names import of_children
 
 _VERSIONS = ("v1beta2", "v1beta1")
 
@@ -61,6 +61,6 @@ def _place(queue: str, item: Json) -> QueuePlace:
 
 
 def _is_of(item: Json, job: Job) -> bool:
-    own = rf"{re.escape(name_prefix(job.name))}-a[0-9]+(-(prepare|training))?"
+    own = of_children(job.name, job.uid)
     owners = (item.get("metadata") or {}).get("ownerReferences") or ()
     return any(re.fullmatch(own, str(owner.get("name"))) for owner in owners)

@@ -11,7 +11,7 @@ from bert_operator.plugin.errors import ApiRefused
 from bert_operator.plugin.job import Job, Json, last_seen_s
 from bert_operator.plugin.kubectl import Kubectl, decode
 from bert_operator.plugin.reading import first_line
-from bert_operator.render.names import JOB_LABEL, config_map_name, name_prefix, network_policy_name
+from bert_operator.render.names import JOB_LABEL, config_map_name, network_policy_name, of_children
 
 KINDS = ("configmaps", "networkpolicies.networking.k8s.io", "jobs.batch", "mpijobs.kubeflow.org", "pods")
 """What the operator creates, and the pods that come of it; all carry the job's label."""
@@ -74,5 +74,6 @@ def is_about(event: Json, job: Job) -> bool:
     # A namesake that was deleted has left Events behind.
     if (last_seen_s(event) or job.created_s) < job.created_s:
         return False
-    own = rf"{re.escape(name_prefix(job.name))}-a[0-9]+(-(launcher|worker|prepare|training)(-.*)?)?"
+    of_pods = r"(?:(?<=-prepare)-.*|(?<=-training)-.*|-(?:launcher|worker)(?:-.*)?)?"
+    own = of_children(job.name, job.uid) + of_pods
     return name in (config_map_name(job.name), network_policy_name(job.name)) or bool(re.fullmatch(own, name))

@@ -24,12 +24,14 @@ def needs_mpi(frozen: Frozen, child: ChildSpec) -> bool:
     return run_placement(frozen.job.spec, child.run).workers > 1
 
 
-def render_child(frozen: Frozen, child: ChildSpec) -> Document:
-    """Return the object to create for an attempt."""
+def render_child(frozen: Frozen, child: ChildSpec, *, is_name_taken: bool = False) -> Document:
+    """Return the object to create for an attempt. is_name_taken: by an object of others, so that it gets another."""
     is_mpi = needs_mpi(frozen, child)
     document = _mpi_job(frozen, child) if is_mpi else _job(frozen, child)
     metadata: Document = {
-        "name": names.child_name(frozen.job.ref.name, child.run, child.attempt, is_mpi=is_mpi),
+        "name": names.child_name(
+            frozen.job.ref.name, child.run, child.attempt, is_mpi=is_mpi, uid=frozen.uid if is_name_taken else ""
+        ),
         "namespace": frozen.job.ref.namespace,
         "labels": names.labels(frozen.job.ref.name, child.run, child.attempt),
         "annotations": {names.HASH_ANNOTATION: frozen.spec_hash},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 from bert_operator.names import API_GROUP, MAX_JOB_NAME
 
@@ -21,6 +22,8 @@ FORCE_ANNOTATION = "kueue.x-k8s.io/safe-to-forcefully-delete"
 
 _FOUND_BY = {"launch": "lnch", "training": "train"}
 """Words that users grep pod names for to find logs, and their replacements in the names of a job's children."""
+
+_ATTEMPT = re.compile(r"(.+)-a[0-9]+(?:-.*)?")
 
 LAUNCHER, WORKER, SINGLE = "launcher", "worker", "single"
 
@@ -41,13 +44,14 @@ def network_policy_name(job: str) -> str:
     return f"{job}-pods"
 
 
-def child_name(job: str, run: str, attempt: int, *, is_mpi: bool) -> str:
+def child_name(job: str, run: str, attempt: int, *, is_mpi: bool, uid: str = "") -> str:
     """Return the name of an attempt's child: the only possible one, which makes its creation idempotent.
 
+    uid: The job's, where an object of others has the usual name; nobody can know the other one before the job is there.
     Users find logs by it: the pod of a Job has the run in its name (``training``), that of an MPIJob's launcher gets
     ``-launcher`` from mpi-operator.
     """
-    prefix = name_prefix(job)
+    prefix = name_prefix(job) if not uid else uid_prefix(job, uid)
     return f"{prefix}-a{attempt}" if is_mpi else f"{prefix}-a{attempt}-{run}"
 
 
@@ -65,6 +69,22 @@ def name_prefix(job: str) -> str:
         return job
     # 6: a dash and five digits, so that it is no longer than the longest name of a job.
     return f"{short[: MAX_JOB_NAME - 6].rstrip('-')}-{hashlib.sha256(job.encode()).hexdigest()[:5]}"
+
+
+def uid_prefix(job: str, uid: str) -> str:
+    """Return the prefix of the names of children for which the usual one is taken: as long as the longest name."""
+    return f"{name_prefix(job)[: MAX_JOB_NAME - 6].rstrip('-')}-{hashlib.sha256(uid.encode()).hexdigest()[:5]}"
+
+
+def prefix_of(child: str) -> str:
+    """Return the prefix of a child's name; all of it where no operator has called it so."""
+    found = _ATTEMPT.fullmatch(child)
+    return found[1] if found else child
+
+
+def of_children(job: str, uid: str) -> str:
+    """Return a regular expression for the names of a job's children."""
+    return rf"(?:{re.escape(name_prefix(job))}|{re.escape(uid_prefix(job, uid))})-a[0-9]+(?:-(?:prepare|training))?"
 
 
 def labels(job: str, run: str, attempt: int) -> dict[str, str]:

@@ -193,7 +193,10 @@ class BlockerReason(_Described):
         "PodsReadyTimeout",
         "Kueue suspended the child because its pods were not all ready in time (waitForPodsReady); it tries again.",
     )
-    NAME_TAKEN = "NameTaken", "An object of the child's name exists and is not this job's."
+    NAME_TAKEN = (
+        "NameTaken",
+        "Objects of names that the job needs exist and are not its own; the message has one command for all of them.",
+    )
     FROZEN_CONFIGURATION_MISSING = (
         "FrozenConfigurationMissing",
         "The ConfigMap with which the first attempt ran is gone, and a later one must not run anything else.",
