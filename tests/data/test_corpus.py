@@ -58,7 +58,7 @@ def test_another_encoding_is_refused_with_file_and_byte_offset(tmp_path: Path) -
 
 def test_a_folder_without_text_files_says_what_was_expected(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("one.")
-    with pytest.raises(InputError, match=r"no \.txt, \.jsonl or \.xml file in this folder; expected"):
+    with pytest.raises(InputError, match=r"no \.txt, \.jsonl or \.xml file in it; expected"):
         open_corpus(str(tmp_path))
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import lzma
+import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bert_trainer.dataset.corpus.corpora import open_corpus
+from bert_trainer.dataset.corpus.formats.streams import zstd
 from bert_trainer.dataset.corpus.formats.wikitext import extract_paragraphs
 from fuzz_reader import Reader
 from mutations import each_changed, mutate_json
@@ -58,8 +61,26 @@ _MARKED_UP = (
 """Pages that show what each kind of markup becomes, and some that are refused."""
 _STREAMS = "bert_trainer.dataset.corpus.formats.streams"
 _FORMATS = "bert_trainer.dataset.corpus.formats"
-_OF_OTHERS = ("read_head", "read_pieces", "_skip_line")
-_OF_XZ = ("readable", "tell", "close", "readinto", "__init__")
+_OF_OTHERS = ("read_head", "read_pieces", "_skip_line", "content_bytes")
+_OF_RAW = ("readable", "tell", "close", "readinto", "__init__", "_stream")
+_OF_STREAMS = {
+    "gz": (*_OF_RAW, "_new_xz", "_new_zstd"),
+    "bz2": (*_OF_RAW, "_new_xz", "_new_zstd"),
+    "xz": ("_new_zstd",),
+    "zst": ("_new_xz",),
+}
+"""Of each way of compression, what only others enter."""
+
+
+def _zip_archives(_: Path) -> Iterator[bytes]:
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2):
+        for names in (("a.txt", "b/c.txt", ".d", "e/"), ("a.txt",), ("../a.txt",), ("mimetype",), ()):
+            file = io.BytesIO()
+            with zipfile.ZipFile(file, "w", method) as archive:
+                for name in names:
+                    archive.writestr(zipfile.ZipInfo(name), _TEXT, method)
+            yield file.getvalue()
+    yield file.getvalue()[:-9]
 
 
 def _json_lines(_: Path) -> Iterator[bytes]:
@@ -118,10 +139,22 @@ READERS = (
             read=_read,
             seeds=_compressed(squeeze),
             modules=(_STREAMS,),
-            leaves_out=(*_OF_OTHERS, *(() if ending == "xz" else _OF_XZ)),
+            leaves_out=(*_OF_OTHERS, *_OF_STREAMS[ending]),
             file_name=f"text.txt.{ending}",
         )
-        for ending, squeeze in (("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress))
+        for ending, squeeze in (
+            ("gz", gzip.compress),
+            ("bz2", bz2.compress),
+            ("xz", lzma.compress),
+            ("zst", zstd.compress),
+        )
+    ),
+    Reader(
+        name="zip",
+        read=_read,
+        seeds=_zip_archives,
+        modules=(f"{_FORMATS}.zip_archives",),
+        file_name="text.zip",
     ),
     Reader(
         name="json-lines",

@@ -85,9 +85,7 @@ def test_of_many_files_the_first_are_named_and_every_one_to_whoever_reads(
 
 def test_a_folder_without_text_says_what_is_there(tmp_path: Path) -> None:
     write(tmp_path, "notes.md")
-    with pytest.raises(
-        InputError, match=r"no \.txt, \.jsonl or \.xml file in this folder; expected: .*; there are notes\.md"
-    ):
+    with pytest.raises(InputError, match=r"no \.txt, \.jsonl or \.xml file in it; expected: .*; there are notes\.md"):
         sentences(tmp_path)
 
 

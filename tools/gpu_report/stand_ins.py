@@ -15,7 +15,7 @@ import time
 from types import ModuleType
 from typing import Any
 
-UNUSED = ("prometheus_client", "yaml", "google_crc32c", "sentencex", "mwparserfromhell")
+UNUSED = ("prometheus_client", "yaml", "google_crc32c", "sentencex", "mwparserfromhell", "backports")
 """Imported by the trainer; no part of the report calls them."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from bert_trainer.dataset.corpus.formats.streams import METHODS
 from bert_trainer.errors import InputError
 from bert_trainer.system.files import shown
 from bert_trainer.tasks.delimited import Fields, at, excerpt, listed, read_csv, read_objects, read_tsv
@@ -20,7 +21,6 @@ _SUFFIXES: dict[str, Format] = {
     ".ndjson": "jsonLines",
     ".jsonlines": "jsonLines",
 }
-_COMPRESSED = (".gz", ".bz2", ".xz")
 
 Record = tuple[int, dict[str, Any]]
 """The number of a row's first line, from 1, and its values by column: texts, of JSON Lines whatever JSON has."""
@@ -93,8 +93,8 @@ def _is_quoted(field: str) -> bool:
 
 def _format_of(path: Path) -> Format:
     name = path.name.lower()
-    for suffix in _COMPRESSED:
-        name = name.removesuffix(suffix)
+    for method in METHODS.values():
+        name = name.removesuffix(method.suffix)
     found = _SUFFIXES.get(Path(name).suffix)
     if found is None:
         raise InputError(

@@ -76,7 +76,7 @@ class TableColumnsSpec(Section):
 class TaskDataSpec(Section):
     """The files of a task; relative paths are relative to the same folder as dataset.path.
 
-    Files may be compressed with gzip, bzip2 or xz.
+    Files may be compressed with gzip, bzip2, xz or zstd.
     """
 
     folder: FilePath | None = None

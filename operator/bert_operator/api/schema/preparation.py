@@ -17,7 +17,7 @@ class CorpusSpec(Section):
 
     path: FilePath
     """A folder with files of known formats at any depth, one file, or ``builtin:python-docs``. Compressed files
-    (gzip, bzip2, xz) are decompressed while they are read."""
+    (gzip, bzip2, xz, zstd) and zip archives are unpacked while they are read, never to disk."""
     format: Literal["auto", "text", "wikipedia", "jsonLines", "mlperf"] = "auto"
     """``auto``: detected from file names and content; ``text``: plain text in UTF-8; ``wikipedia``: an XML dump
     (pages-articles, multistream or not); ``jsonLines``: one object per line; ``mlperf``: the folder results4 of the

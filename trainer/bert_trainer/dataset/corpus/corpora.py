@@ -27,7 +27,7 @@ from bert_trainer.dataset.corpus.formats.recognition import (
     find_files,
     name_some,
 )
-from bert_trainer.dataset.corpus.formats.streams import compression_of
+from bert_trainer.dataset.corpus.formats.streams import content_bytes, size_and_time
 from bert_trainer.dataset.corpus.formats.wikipedia import read_wikipedia
 from bert_trainer.dataset.corpus.formats.wikitext import EXTRACTOR_VERSION
 from bert_trainer.dataset.corpus.languages import check_language
@@ -44,8 +44,6 @@ PYTHON_DOCS = "builtin:python-docs"
 # Estimates, for progress bars and for the disk and memory that a build needs.
 _PROSE_PER_DUMP_BYTE = 0.3
 """Of a dump's XML; about the share that is left of the English Wikipedia's."""
-_EXPANSION = {"none": 1.0, "gzip": 3.0, "bzip2": 4.3, "xz": 4.5}
-"""Bytes of text for one of the compressed file; of the English Wikipedia's dump it is 4.2."""
 
 _DOCUMENTS_PER_CHECK = 256
 _WITHOUT_TEXT = "files without text"
@@ -313,17 +311,17 @@ def _fingerprint(files: Sequence[Path], formats: Sequence[FileFormat], base: Pat
     total = hashlib.sha256(f"{rules} {SPLITTER_VERSION} wikitext/{extractor}\n".encode())
     for path in files:
         watched().alive()  # over a network a listing takes long, and next to no processor
-        status = path.stat()
+        size, modified_ns = size_and_time(path)
         # A name need not be UTF-8.
         total.update(os.fsencode(path.relative_to(base).as_posix()))
-        total.update(f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        total.update(f"\0{size}\0{modified_ns}\n".encode())
     return total.hexdigest()
 
 
 def _text_bytes(path: Path, kind: FileFormat) -> int:
     watched().alive()
     share = _PROSE_PER_DUMP_BYTE if kind == "wikipedia" else 1.0
-    return int(path.stat().st_size * share * _EXPANSION[compression_of(path)])
+    return int(content_bytes(path) * share)
 
 
 def _is_remarkable(skipped: Counter[str]) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bert_trainer.dataset.corpus.formats.mlperf_text import EVALUATION_FILE, LIST_NAMES, list_parts, looks_like_mlperf
-from bert_trainer.dataset.corpus.formats.streams import read_head
+from bert_trainer.dataset.corpus.formats.streams import METHODS, read_head
+from bert_trainer.dataset.corpus.formats.zip_archives import is_zip, list_members
 from bert_trainer.errors import InputError
 from bert_trainer.system.files import Search, search_below, shown
 
@@ -18,7 +19,7 @@ Format = Literal["text", "wikipedia", "jsonLines", "mlperf"]
 FileFormat = Literal["text", "wikipedia", "jsonLines"]
 
 _HEAD_BYTES = 4096
-_COMPRESSED = r"(?:\.(?:gz|bz2|xz))?"
+_COMPRESSED = f"(?:{'|'.join(re.escape(method.suffix) for method in METHODS.values())})?"
 _NAMES: tuple[tuple[re.Pattern[str], FileFormat | None], ...] = (
     # The index of a multistream dump is text, but no prose. A name may hold a line break.
     (re.compile(rf".*-multistream-index\d*\.txt.*{_COMPRESSED}", re.DOTALL), None),
@@ -99,7 +100,15 @@ def find_files(root: Path, wanted: Format | None) -> FoundFiles:
         InputError: nothing is there that can be read, or a folder may not be looked into.
     """
     if root.is_file():
-        return FoundFiles(wanted, ((root, _format_of(root, wanted)),))
+        try:
+            members = list_members(root) if is_zip(root) else None
+        except OSError as error:
+            raise InputError(f"{shown(root)}: cannot be read ({error.strerror})") from error
+        if members is None or wanted == "mlperf":
+            return FoundFiles(wanted, ((root, _format_of(root, wanted)),))
+        if len(members) == 1:
+            return FoundFiles(wanted, ((members[0], _format_of(members[0], wanted)),))
+        return _find_by_name(root, wanted, Search(members))
     if not root.is_dir():
         raise InputError(f"{root}: no such folder or file; {EXPECTED}")
     if wanted == "mlperf" or (wanted is None and looks_like_mlperf(root)):
@@ -118,6 +127,17 @@ def find_files(root: Path, wanted: Format | None) -> FoundFiles:
     if wanted == "text" and (parts := list_parts(root)):
         # Without the benchmark's evaluation text, which lies among them and must not be trained on.
         return _found(wanted, [(path, "text") for path in parts], search, "that lie beside parts of the MLPerf text")
+    search.files[:] = [member for path in search.files for member in _unpacked(path)]
+    return _find_by_name(root, wanted, search)
+
+
+def _unpacked(path: Path) -> list[Path]:
+    """Return the files of an archive, told by its name as all files of a folder are; any other file as it is."""
+    return list_members(path) if path.suffix.lower() == ".zip" and is_zip(path) else [path]
+
+
+def _find_by_name(root: Path, wanted: FileFormat | None, search: Search) -> FoundFiles:
+    """Take the files whose names stand for what is wanted, or for any format."""
     by_name = [(path, format_by_name(path.name)) for path in search.files]
     found = [(path, kind) for path, kind in by_name if kind is not None and wanted in (None, kind)]
     # No name stands for what the user says, so it holds for all of them.
@@ -126,7 +146,7 @@ def find_files(root: Path, wanted: Format | None) -> FoundFiles:
     if not found:
         kinds = "no file" if wanted else "no .txt, .jsonl or .xml file"
         there = f"; there are {name_some([path for path, _ in by_name])}" if by_name else ""
-        raise InputError(f"{shown(root)}: {kinds} in this folder; {EXPECTED}{there}")
+        raise InputError(f"{shown(root)}: {kinds} in it; {EXPECTED}{there}")
     return _found(
         wanted,
         found,

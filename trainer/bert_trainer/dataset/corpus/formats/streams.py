@@ -1,7 +1,7 @@
-"""Content of files that may be compressed, and the errors for those that are damaged.
+"""Content of files that may be compressed or lie in zip archives, and the errors for those that are damaged.
 
-Compression is recognized by the first bytes, not by the name. Memory: one piece, or one line, at a time, however much a
-small file may decompress to: every read has a bound.
+Compression is recognized by the first bytes, not by the name, and so is what holds no text (``signatures``). Memory:
+one piece, or one line, at a time, however much a small file may decompress to: every read has a bound.
 """
 
 from __future__ import annotations
@@ -11,37 +11,87 @@ import codecs
 import gzip
 import io
 import lzma
+import sys
+import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from types import MappingProxyType
+from typing import IO, Any, Literal, Protocol, cast
 
+from bert_trainer.dataset.corpus.formats.signatures import HEAD_BYTES, refuse_foreign
+from bert_trainer.dataset.corpus.formats.zip_archives import find_archive, member_bytes, open_member
 from bert_trainer.errors import InputError
 
-Compression = Literal["none", "gzip", "bzip2", "xz"]
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+Compression = Literal["none", "gzip", "bzip2", "xz", "zstd"]
 
 LONGEST_LINE_BYTES = 8 << 20
 """Of a line that has to be read whole, as JSON has. Parsed, it takes up to thirty times that in memory."""
 LONGEST_PIECE_BYTES = 2 << 20
 """Of other lines: longer ones are cut. Words and shingles of a line take fifty times that in memory."""
-_XZ_MEMORY_BYTES = 128 << 20
-"""``xz -9`` makes files that take 65 MiB to read; a hostile header may ask for 4 GiB."""
+_DECOMPRESSION_BYTES = 128 << 20
+"""``xz -9`` makes files that take 65 MiB to read, ``zstd --ultra -22`` 128 MiB; a hostile header may ask for 4 GiB."""
 
-_MAGIC: tuple[tuple[bytes, Compression], ...] = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"))
-# All of them read several streams on end, as parallel compressors and cat make them.
-_OPEN: dict[Compression, Callable[..., object]] = {
-    "none": open,
-    "gzip": gzip.open,
-    "bzip2": bz2.open,
-    "xz": lambda path, _: io.BufferedReader(_XzReader(path)),
-}
-_OTHER_ENCODINGS = (
-    (codecs.BOM_UTF32_LE, "UTF-32LE"),
-    (codecs.BOM_UTF32_BE, "UTF-32BE"),
-    (codecs.BOM_UTF16_LE, "UTF-16LE"),
-    (codecs.BOM_UTF16_BE, "UTF-16BE"),
+
+class _Decompressor(Protocol):
+    """Of lzma and zstd."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /, max_length: int = -1) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A way in which files are compressed."""
+
+    magic: tuple[bytes, ...]
+    """First bytes."""
+    suffix: str
+    expansion: float
+    """Estimate: bytes of text for one of the compressed file; of the English Wikipedia's dump by bzip2 it is 4.2."""
+    open: Callable[[IO[bytes], Path], object]
+    """Of a file that is open; the path is for messages. Each reads several streams on end, as parallel compressors and
+    cat make them."""
+
+
+_BZIP2_MAGIC = tuple(b"BZh%d%b" % (level, begin) for level in range(1, 10) for begin in (b"1AY&SY", b"\x17rE8P\x90"))
+"""With the mark of the first block, or of an end without any (the digits of pi, and of its root)."""
+_MAGIC_BYTES = 10
+
+
+def _new_xz() -> _Decompressor:
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_DECOMPRESSION_BYTES)
+
+
+def _new_zstd() -> _Decompressor:
+    # 2 ** 27 bytes, the window that zstd itself allows without a word.
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 27})
+
+
+METHODS: Mapping[Compression, Method] = MappingProxyType(
+    {
+        "gzip": Method((b"\x1f\x8b",), ".gz", 3.0, lambda file, _: gzip.GzipFile(fileobj=file)),
+        "bzip2": Method(_BZIP2_MAGIC, ".bz2", 4.3, lambda file, _: bz2.BZ2File(file)),
+        "xz": Method((b"\xfd7zXZ\x00",), ".xz", 4.5, lambda file, path: _stream(file, path, _new_xz)),
+        # The second begins a frame without content, as pzstd writes them.
+        "zstd": Method(
+            (b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18"), ".zst", 3.5, lambda file, path: _stream(file, path, _new_zstd)
+        ),
+    }
 )
+"""All that are read; plain files have none of them."""
 
 
 def compression_of(path: Path) -> Compression:
@@ -50,9 +100,33 @@ def compression_of(path: Path) -> Compression:
     Raises:
         InputError: the file cannot be read.
     """
-    with _errors_named(path, _Position()), path.open("rb") as file:
-        head = file.read(6)
-    return next((kind for magic, kind in _MAGIC if head.startswith(magic)), "none")
+    with _errors_named(path, _Position()), _open_file(path) as file:
+        head = file.read(_MAGIC_BYTES)
+    return next((kind for kind, method in METHODS.items() if head.startswith(method.magic)), "none")
+
+
+def content_bytes(path: Path) -> int:
+    """Return about how many bytes a file holds, decompressed; errors as ``compression_of``, and OSError."""
+    archive = find_archive(path)
+    size = path.stat().st_size if archive is None else member_bytes(*archive)
+    compression = compression_of(path)
+    return size if compression == "none" else int(size * METHODS[compression].expansion)
+
+
+def size_and_time(path: Path) -> tuple[int, int]:
+    """Return the size of a file as it lies there and its time, in nanoseconds since 1970; a member's is the archive's.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    archive = find_archive(path)
+    status = (path if archive is None else archive[0]).stat()
+    return (status.st_size if archive is None else member_bytes(*archive)), status.st_mtime_ns
+
+
+def _open_file(path: Path) -> IO[bytes]:
+    archive = find_archive(path)
+    return path.open("rb") if archive is None else open_member(*archive)
 
 
 def read_head(path: Path, num_bytes: int) -> bytes:
@@ -70,9 +144,12 @@ def open_content(path: Path) -> Iterator[IO[bytes]]:
     """
     position = _Position()
     compression = compression_of(path)
-    with _errors_named(path, position), cast(IO[bytes], _OPEN[compression](path, "rb")) as stream:
-        position.stream = stream
-        yield stream
+    with _errors_named(path, position), _open_file(path) as file:
+        opened = file if compression == "none" else METHODS[compression].open(file, path)
+        with cast(io.BufferedReader, opened) as stream:
+            position.stream = stream
+            refuse_foreign(path, stream.peek(HEAD_BYTES)[:HEAD_BYTES])
+            yield stream
 
 
 def read_pieces(path: Path, piece_bytes: int) -> Iterator[bytes]:
@@ -114,8 +191,6 @@ def read_lines(path: Path, skipped: Callable[[int], None] | None = None) -> Iter
                     continue
                 end = raw.rfind(b" ") + 1 or _end_of_characters(raw)
                 raw, rest = raw[:end], raw[end:]
-            if offset == 0:
-                _refuse_other_encodings(raw, path)
             content = raw.removeprefix(codecs.BOM_UTF8) if offset == 0 else raw
             yield offset, decode(content, path, offset + len(raw) - len(content)).rstrip("\r\n")
             offset += len(raw)
@@ -153,26 +228,27 @@ def decode(raw: bytes, path: Path, offset: int) -> str:
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: not UTF-8 at byte offset {offset + error.start} (byte 0x{raw[error.start]:02x})",
-            hint=f"convert it, for example: iconv -f LATIN1 -t UTF-8 {path}",
+            hint=f"convert it, for example: iconv -f LATIN1 -t UTF-8 {path}"
+            if b"\0" not in raw
+            else "is it text at all? It holds bytes of zero",
         ) from error
 
 
-def _refuse_other_encodings(raw: bytes, path: Path) -> None:
-    for mark, name in _OTHER_ENCODINGS:
-        if raw.startswith(mark):
-            raise InputError(
-                f"{path}: begins with the byte order mark of {name}; allowed: UTF-8",
-                hint=f"convert it: iconv -f {name} -t UTF-8 {path}",
-            )
+def _stream(file: IO[bytes], path: Path, new: Callable[[], _Decompressor]) -> io.BufferedReader:
+    return io.BufferedReader(_Decompressed(file, path, new))
 
 
-class _XzReader(io.RawIOBase):
-    """``lzma.open`` with a bound for the memory that a file's header may ask for; that function has no such option."""
+class _Decompressed(io.RawIOBase):
+    """Streams that follow one another, with a bound for the memory that a header may ask for.
 
-    def __init__(self, path: Path) -> None:
+    ``lzma.open`` and ``zstd.open`` have no such option, or none for the size of a read.
+    """
+
+    def __init__(self, file: IO[bytes], path: Path, new: Callable[[], _Decompressor]) -> None:
         self._path = path
-        self._file = path.open("rb")
-        self._decompressor: lzma.LZMADecompressor | None = None
+        self._file = file
+        self._new = new
+        self._decompressor: _Decompressor | None = None
         self._position = 0
 
     def readable(self) -> bool:
@@ -202,16 +278,21 @@ class _XzReader(io.RawIOBase):
                 pending = pending.lstrip(b"\0")
                 if not pending:
                     continue
-                self._decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+                self._decompressor = self._new()
             try:
                 # The second argument bounds what a few bytes of input may grow to; the rest stays in the decompressor.
                 found = self._decompressor.decompress(pending, len(buffer))
-            except lzma.LZMAError as error:
-                if "limit" not in str(error):  # liblzma's "Memory usage limit was exceeded" has no type of its own
+            except (lzma.LZMAError, zstd.ZstdError) as error:
+                # liblzma's "Memory usage limit was exceeded" and zstd's "Frame requires too much memory for decoding"
+                # have no types of their own.
+                if "limit" not in str(error) and "too much memory" not in str(error):
                     raise
+                again = (
+                    "xz -dc {0} | xz > {0}.xz" if isinstance(error, lzma.LZMAError) else "zstd --long=31 -dc {0} | zstd"
+                )
                 raise InputError(
-                    f"{self._path}: takes more than {_XZ_MEMORY_BYTES >> 20} MiB of memory to decompress",
-                    hint=f"compress it again: xz -dc {self._path} | xz > again.xz",
+                    f"{self._path}: takes more than {_DECOMPRESSION_BYTES >> 20} MiB of memory to decompress",
+                    hint=f"compress it again: {again.format(self._path)}",
                 ) from error
             if found:
                 buffer[: len(found)] = found
@@ -239,7 +320,7 @@ def _errors_named(path: Path, position: _Position) -> Iterator[None]:
         raise InputError(
             f"{path}: the compressed file is cut off{position.describe()}", hint="transfer it again, to its end"
         ) from error
-    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+    except (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
         raise _damaged(path, position, error) from error
     except OSError as error:
         # bz2 reports damage as an OSError without a number.
