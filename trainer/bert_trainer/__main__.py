@@ -188,7 +188,10 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         "--to", choices=get_args(ExportFormat), default="huggingface", help="as export.format (huggingface)"
     )
     parser.add_argument(
-        "--vocabulary-file", type=Path, metavar="FILE", help="one token per line; default: vocab.txt beside the weights"
+        "--vocabulary-file",
+        type=Path,
+        metavar="FILE",
+        help="one token per line, or a tokenizer.json; default: the one beside the weights",
     )
     parser.add_argument(
         "--model-config",

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from bert_trainer.checkpoints.description import Described, check_description, describe_model, find_description
+from bert_trainer.checkpoints.description import Described, describe_model, find_description, read_vocabulary_of
 from bert_trainer.checkpoints.foreign_formats import find_formats
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.config.finetuning import (
@@ -30,7 +30,6 @@ from bert_trainer.config.optimization import OptimizerConfig, Schedule
 from bert_trainer.config.run_config import CONTRACT_VERSION, InitialCheckpoint, RunConfig
 from bert_trainer.config.section import MAX_UNKNOWN_SHARE
 from bert_trainer.config.stages import ExportStage
-from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.finetune_options import files_as_options, settings_as_options
 from bert_trainer.system.files import shown
@@ -116,8 +115,7 @@ def make_run_config(arguments: argparse.Namespace, environment: Mapping[str, str
             + "\n".join(f"  {line}" for line in problems)
         )
     kind, described = _find_model(arguments)
-    vocabulary = read_vocabulary(described.vocabulary_file)
-    check_description(described, vocabulary)
+    read_vocabulary_of(described, None if kind is None else arguments.model)
     # Of the vocabulary alone: some programs count rows of padding as entries.
     model = {**described.model.model_dump(), "vocab_size": None, "config_file": str(described.model_file)}
     output = Path(os.path.abspath(arguments.output))
@@ -264,7 +262,10 @@ def _add_weights(group: argparse._ArgumentGroup) -> None:
         help="bert_config.json or config.json; default: the one beside the weights",
     )
     group.add_argument(
-        "--vocabulary-file", type=Path, metavar="FILE", help="one token per line; default: vocab.txt beside the weights"
+        "--vocabulary-file",
+        type=Path,
+        metavar="FILE",
+        help="one token per line, or a tokenizer.json; default: the one beside the weights",
     )
     group.add_argument(
         "--start-from",
@@ -280,7 +281,7 @@ def _add_weights(group: argparse._ArgumentGroup) -> None:
             action="store_const",
             const=value,
             help="text "
-            + ("loses capitals and accents" if value else "stays as it is")
+            + ("loses capitals, and accents unless a tokenizer's files keep them" if value else "keeps its capitals")
             + "; default: as the weights' tokenizer says",
         )
 

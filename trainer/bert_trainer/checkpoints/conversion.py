@@ -21,14 +21,18 @@ from bert_trainer.checkpoints.accounting import (
     copy_tensors,
     fit_weights,
 )
-from bert_trainer.checkpoints.description import Described, check_description, find_description
+from bert_trainer.checkpoints.description import (
+    Described,
+    find_description,
+    read_vocabulary_of,
+)
 from bert_trainer.checkpoints.initial_weights import read_source
 from bert_trainer.checkpoints.model_export import export_model
-from bert_trainer.checkpoints.tokenizer_files import is_lower_case, read_lower_case
+from bert_trainer.checkpoints.tokenizer_files import is_lower_case
 from bert_trainer.config.checks import TENSORFLOW_LAYER_NORM_EPS, fits_tensorflow
 from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.config.stages import ExportFormat
-from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.system.atomic_files import disk_errors
@@ -95,9 +99,8 @@ def _import(
     if os.path.lexists(output):
         raise InputError(f"--output: {output}: exists already; allowed: a folder that does not", hint="choose another")
     described = find_description(path, kind, vocabulary_file, model_file)
-    vocabulary = read_vocabulary(described.vocabulary_file)
+    vocabulary = read_vocabulary_of(described, path)
     config = described.model
-    check_description(described, vocabulary)
     if form == "tensorflow" and not fits_tensorflow(config):
         raise InputError(
             f"--to: got tensorflow; allowed: with an architecture of bert and a layer_norm_eps of "
@@ -119,10 +122,12 @@ def _import(
         copy_tensors(fitted, dict(model.named_parameters()))
     with disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-    said = read_lower_case(path)
+    said = vocabulary.settings.lower_case
     lower_case = is_lower_case(vocabulary) if said is None else said
     export_model(form, model, vocabulary, output, lower_case=lower_case, replace=False)
     lines = _render_account(kind, described, config, source, fitted, vocabulary)
+    if vocabulary.said is not None:
+        lines.append(f"  text: {vocabulary.settings.describe(lower_case)}, as the tokenizer's files say")
     lines.append(f"Wrote {output}, {_USES[form]}")
     # Names of files may hold what cannot be printed as well.
     return "\n".join(map(shown, lines))

@@ -5,7 +5,7 @@ Reads no tensor and imports no torch: a command line that names the wrong folder
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -13,7 +13,9 @@ from bert_trainer.checkpoints.foreign_formats import check_format, find_formats
 from bert_trainer.config.checks import find_model_problems, load_run_config, resolve_model
 from bert_trainer.config.model_file import find_size_problems, read_model_file
 from bert_trainer.config.run_config import InitialCheckpoint, ModelConfig, ModelFile
-from bert_trainer.dataset.tokens.wordpiece import Vocabulary
+from bert_trainer.dataset.tokens.tokenizer_config import read_tokenizer
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, find_vocabulary_file, read_vocabulary
+from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings
 from bert_trainer.errors import InputError
 from bert_trainer.system.files import shown
 
@@ -51,12 +53,16 @@ def find_description(path: Path, kind: str, vocabulary_file: Path | None, model_
     check_format(path, kind, _FORMATS)
     folder = path if path.is_dir() else path.parent
     if kind == "bert-trainer" and model_file is None:
-        # A run, its checkpoints, or one of them.
-        found = next((place / _RUN_FILE for place in (path, *path.parents[:2]) if (place / _RUN_FILE).exists()), None)
-        if found is not None:
-            run = resolve_model(load_run_config(found))
-            return Described(run.sizes, found, vocabulary_file or run.vocabulary_path)
+        run_folder = _find_run(path)
+        if run_folder is not None:
+            run = resolve_model(load_run_config(run_folder / _RUN_FILE))
+            return Described(run.sizes, run_folder / _RUN_FILE, vocabulary_file or run.vocabulary_path)
     return describe_model(folder, vocabulary_file, model_file)
+
+
+def _find_run(path: Path) -> Path | None:
+    """Return the folder of a run, of its checkpoints, or of one of them; None for none."""
+    return next((place for place in (path, *path.parents[:2]) if (place / _RUN_FILE).exists()), None)
 
 
 def describe_model(folder: Path, vocabulary_file: Path | None, model_file: Path | None) -> Described:
@@ -68,17 +74,64 @@ def describe_model(folder: Path, vocabulary_file: Path | None, model_file: Path 
             "--model-config",
             hint="name the file that describes the model, as --model-config bert_config.json",
         )
-    vocabulary = vocabulary_file or folder / "vocab.txt"
-    if not vocabulary.exists():
+    vocabulary = vocabulary_file or find_vocabulary_file(folder)
+    if vocabulary is None or not vocabulary.exists():
         raise InputError(
-            f"{shown(vocabulary)}: got no vocabulary there; allowed: the vocab.txt that the weights were trained with",
+            f"{shown(vocabulary or folder / 'vocab.txt')}: got no vocabulary there; allowed: the vocab.txt or "
+            "tokenizer.json that the weights were trained with",
             hint="name it, as --vocabulary-file vocab.txt",
         )
     wanted = ModelFile(config_file=str(file), layer_norm_eps=_PUBLISHED_EPSILON, vocab_pad_multiple=8, objective=None)
     return Described(read_model_file(wanted), file, vocabulary)
 
 
-def check_description(described: Described, vocabulary: Vocabulary) -> None:
+def read_vocabulary_of(described: Described, weights: Path | None) -> Vocabulary:
+    """Read the vocabulary, with what its own files and those beside the weights say of how text is split.
+
+    Raises:
+        InputError: as ``read_vocabulary`` and ``with_settings_of``; or the description is of no model, or of one with
+            another vocabulary.
+    """
+    vocabulary = read_vocabulary(described.vocabulary_file)
+    if weights is not None:
+        vocabulary = with_settings_of(weights, vocabulary)
+    _check_description(described, vocabulary)
+    return vocabulary
+
+
+def read_settings(path: Path) -> WordPieceSettings | None:
+    """Return what the tokenizer's files beside weights say; None where there are none.
+
+    Args:
+        path: The folder of the weights, or a file or prefix of files in it; of a run also its checkpoints.
+
+    Raises:
+        InputError: they cannot be read, or say what is not carried out here.
+    """
+    folder = path if path.is_dir() else path.parent
+    found = read_tokenizer(_find_run(folder) or folder)
+    return None if found is None else found.settings
+
+
+def with_settings_of(path: Path, vocabulary: Vocabulary) -> Vocabulary:
+    """Return a vocabulary with the settings that lie beside the weights at a path, where they say anything.
+
+    Raises:
+        InputError: as ``read_settings``; or what lies beside the vocabulary says something else.
+    """
+    settings = read_settings(path)
+    if settings is None or vocabulary.said == settings:
+        return vocabulary
+    if vocabulary.said is not None:
+        raise InputError(
+            f"{path}: its tokenizer says {settings}, the files beside the vocabulary {vocabulary.said}; allowed: the "
+            "same",
+            hint="keep the tokenizer's files that the weights were trained with, and take the others away",
+        )
+    return replace(vocabulary, said=settings)
+
+
+def _check_description(described: Described, vocabulary: Vocabulary) -> None:
     """Refuse what describes no model, or one of another vocabulary; raises InputError."""
     problems = [*find_size_problems(described.model), *find_model_problems(described.model)]
     wanted, least = described.model.vocab_size, vocabulary.size

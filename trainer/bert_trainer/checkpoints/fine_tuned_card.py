@@ -80,7 +80,7 @@ class TaskFacts:
 
 def render_fine_tuned_card(facts: ModelFacts, task: TaskFacts) -> str:
     """Return the content of ``README.md``."""
-    case = "lower-cased, without accents" if facts.lower_case else "cased"
+    case = facts.tokenizer.describe(facts.lower_case)
     use = _USES[facts.form, task.kind].replace("TOKENS", _longest(task))
     for name, of_pairs, of_texts in _INPUTS:
         use = use.replace(name, of_pairs if task.is_pair else of_texts)

@@ -28,7 +28,7 @@ from bert_trainer.checkpoints.tensor_files import check_header, tensors_by_name
 from bert_trainer.checkpoints.tensorflow_import import list_optimizer_state, read_tensorflow_checkpoint
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.run_config import InitialCheckpoint
-from bert_trainer.dataset.tokens.wordpiece import Vocabulary
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, find_vocabulary_file
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.flat_parameters import FlatParameters
@@ -85,7 +85,7 @@ def read_source(path: Path, kind: str, model: Bert, what: str = "weights") -> So
 
 def _read_huggingface(path: Path, model: Bert, _: str) -> Source:
     tensors, spell = read_model_folder(path, model)
-    return Source(path=path, tensors=tensors, spell=spell, vocabulary_file=path / "vocab.txt")
+    return Source(path=path, tensors=tensors, spell=spell, vocabulary_file=find_vocabulary_file(path))
 
 
 def _read_own(path: Path, model: Bert, what: str) -> Source:
@@ -113,7 +113,7 @@ def _read_tensorflow(path: Path, model: Bert, _: str) -> Source:
         path=path,
         tensors=tensors,
         spell=spell,
-        vocabulary_file=folder / "vocab.txt",
+        vocabulary_file=find_vocabulary_file(folder),
         ignored=list_optimizer_state(path),
     )
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings
+
 _LONGEST_NAME = 200
 # "www." alone makes a link, too.
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~$:@]|(?i:(?<=www)\.))")
@@ -90,12 +92,14 @@ class ModelFacts:
     measurements: Sequence[Measurement]
     run: Sequence[Row]
     """Hashes, precision, versions."""
+    tokenizer: WordPieceSettings = WordPieceSettings()
+    """How text is split, apart from its case."""
 
 
 def render_card(facts: ModelFacts) -> str:
     """Return the content of ``README.md``."""
     heads = "the masked-LM and the next-sentence head" if facts.objective == "mlm+nsp" else "the masked-LM head"
-    name, case = escape(facts.name), "lower-cased, without accents" if facts.lower_case else "cased"
+    name, case = escape(facts.name), facts.tokenizer.describe(facts.lower_case)
     parts = [
         front_matter(_metadata(facts)),
         f"# {name}",

@@ -19,6 +19,7 @@ from bert_trainer.checkpoints.accounting import Source, is_of_size
 from bert_trainer.checkpoints.foreign_formats import newest_nvidia_file
 from bert_trainer.checkpoints.huggingface_import import todays_name, translate, without_copies
 from bert_trainer.checkpoints.tensor_files import read_pickled, scalar, tensors_by_name
+from bert_trainer.dataset.tokens.wordpiece import find_vocabulary_file
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.system.files import shown
@@ -88,7 +89,7 @@ def read_nvidia_checkpoint(path: Path, model: Bert, what: str = "weights") -> So
         spell=spell,
         moments={part: translate(named, model)[0] for part, named in moments.items()},
         moment_steps=steps,
-        vocabulary_file=file.with_name("vocab.txt"),
+        vocabulary_file=find_vocabulary_file(file.parent),
         row_multiple=_ROW_MULTIPLE,
         ignored=() if bare else sorted(str(key) for key in content if key != "model"),
         note=note,

@@ -12,26 +12,31 @@ from pathlib import Path
 
 from tokenizers import decoders, processors
 
-from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.run_config import ModelConfig
-from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, Vocabulary, make_tokenizer
+from bert_trainer.dataset.tokens.tokenizer_config import CONFIG_FILE, ROLES
+from bert_trainer.dataset.tokens.wordpiece import (
+    SPECIAL_TOKENS,
+    VOCABULARY_FILE,
+    Vocabulary,
+    as_vocabulary_file,
+    make_tokenizer,
+)
 
-_SETTINGS_FILE = "tokenizer_config.json"
-_ROLES = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_TOKENS, strict=True))
+_OF_BERTS_CLASS = {"do_lower_case", "strip_accents", "tokenize_chinese_chars"}
 
 
 def write_tokenizer(config: ModelConfig, vocabulary: Vocabulary, folder: Path, *, lower_case: bool) -> None:
-    """Write the four files. lower_case: whether text loses capitals and accents before it is split."""
+    """Write the four files, with the vocabulary's settings. lower_case: whether text loses its capitals."""
     # DistilBERT has no segments, and its graph takes none.
     inputs = ["input_ids", *(["token_type_ids"] if config.architecture == "bert" else []), "attention_mask"]
+    said = vocabulary.settings.as_tokenizer_config(lower_case)
     settings = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": lower_case,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
+        # What the class for BERT does not know, the other one takes from tokenizer.json.
+        "tokenizer_class": "BertTokenizer" if said.keys() <= _OF_BERTS_CLASS else "PreTrainedTokenizerFast",
+        **said,
         "model_max_length": config.max_position_embeddings,
         "model_input_names": inputs,
-        **_ROLES,
+        **ROLES,
     }
     tokenizer = make_tokenizer(vocabulary, lower_case=lower_case)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
@@ -41,7 +46,7 @@ def write_tokenizer(config: ModelConfig, vocabulary: Vocabulary, folder: Path, *
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[("[CLS]", vocabulary.cls_id), ("[SEP]", vocabulary.sep_id)],
     )
-    for name, document in ((_SETTINGS_FILE, settings), ("special_tokens_map.json", _ROLES)):
+    for name, document in ((CONFIG_FILE, settings), ("special_tokens_map.json", dict(ROLES))):
         (folder / name).write_text(json.dumps(document, indent=2) + "\n")
     (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True) + "\n")
     write_vocabulary(vocabulary, folder)
@@ -49,21 +54,7 @@ def write_tokenizer(config: ModelConfig, vocabulary: Vocabulary, folder: Path, *
 
 def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     """Write ``vocab.txt``."""
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary.tokens))
-
-
-def read_lower_case(path: Path) -> bool | None:
-    """Return what the tokenizer's settings beside weights say; None where there are none, or they leave it open.
-
-    Args:
-        path: The folder of the weights, or a file or prefix of files in it.
-
-    Raises:
-        InputError: the settings cannot be read.
-    """
-    settings = (path if path.is_dir() else path.parent) / _SETTINGS_FILE
-    said = read_json_file(settings).get("do_lower_case") if settings.exists() else None
-    return said if isinstance(said, bool) else None
+    (folder / VOCABULARY_FILE).write_bytes(as_vocabulary_file(vocabulary))
 
 
 def is_lower_case(vocabulary: Vocabulary) -> bool:

@@ -13,8 +13,8 @@ MAX_BYTES = 4 << 20
 thirty times as many."""
 
 
-def read_json_file(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
+def read_json_file(path: Path, *, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+    """Read a JSON object of at most ``max_bytes``.
 
     Raises:
         InputError: it cannot be read, is too large, or is something else.
@@ -23,9 +23,9 @@ def read_json_file(path: Path) -> dict[str, Any]:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: got a folder, a pipe or a device; allowed: a JSON file", hint="name a file")
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise InputError(f"{path}: got more than {MAX_BYTES >> 20} MiB; allowed: a JSON document of settings")
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise InputError(f"{path}: got more than {max_bytes >> 20} MiB; allowed: a JSON document of settings")
         document = json.loads(content)
     except OSError as error:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Whether a run's text loses its capitals and accents before it is split into tokens."""
+"""Whether a run's text loses its capitals before it is split into tokens; what else splits it is its vocabulary's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_trainer.checkpoints.tokenizer_files import is_lower_case, read_lower_case
+from bert_trainer.checkpoints.description import read_settings
+from bert_trainer.checkpoints.tokenizer_files import is_lower_case
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.config.stages import PrepareStage, Stage
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo, find_dataset_info
@@ -17,11 +18,12 @@ logger = logging.getLogger(__name__)
 
 
 def lower_case_of(stages: Sequence[Stage], start: InitialCheckpoint | None, data: RunData) -> bool:
-    """Return whether a run's tokenizer drops capitals and accents. Reads files: for rank 0.
+    """Return whether a run's tokenizer drops capitals. Reads files: for rank 0.
 
     What was done to the text says it first, that is the prepare stage or the data set's own description; then the
-    tokenizer's settings beside the initial checkpoint; without any of them the vocabulary, which is cased if one of its
-    entries has a capital letter. At the end of a training nothing here is an error.
+    tokenizer's settings beside the initial checkpoint, or those beside the vocabulary; without any of them the
+    vocabulary, which is cased if one of its entries has a capital letter. At the end of a training nothing here is an
+    error.
     """
     prepare = next((stage for stage in stages if isinstance(stage, PrepareStage)), None)
     if prepare is not None:
@@ -31,13 +33,14 @@ def lower_case_of(stages: Sequence[Stage], start: InitialCheckpoint | None, data
         return dataset.settings.lower_case
     if start is not None and start.load != "none":
         try:
-            said = read_lower_case(Path(start.path))
+            settings = read_settings(Path(start.path))
         except InputError as error:
-            logger.warning("%s; the vocabulary's letters say how text is split", error.message)
-            said = None
-        if said is not None:
-            return said
-    return is_lower_case(data.vocabulary)
+            logger.warning("%s; the vocabulary says how text is split", error.message)
+            settings = None
+        if settings is not None and settings.lower_case is not None:
+            return settings.lower_case
+    said = data.vocabulary.settings.lower_case
+    return is_lower_case(data.vocabulary) if said is None else said
 
 
 def dataset_of(data: RunData) -> DatasetInfo | None:

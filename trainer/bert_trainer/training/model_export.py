@@ -153,6 +153,7 @@ def _facts(
         stages=list(_trained(config.stages[:index], data.training, records)),
         measurements=list(_measured(config.stages[:index], records)),
         run=run,
+        tokenizer=data.vocabulary.settings,
     )
 
 

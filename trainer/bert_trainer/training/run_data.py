@@ -6,14 +6,16 @@ are compared with those that it began with.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bert_trainer.checkpoints.checkpoint import MANIFEST_FILE
+from bert_trainer.checkpoints.description import read_settings, with_settings_of
 from bert_trainer.checkpoints.store import CHECKPOINTS_FOLDER
-from bert_trainer.config.run_config import RunConfig
+from bert_trainer.config.run_config import InitialCheckpoint, RunConfig
 from bert_trainer.config.stages import EvaluateStage, Evaluation, PretrainStage
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.shards import (
@@ -23,16 +25,20 @@ from bert_trainer.dataset.shards import (
     find_shard_folder,
     list_shards,
 )
-from bert_trainer.dataset.shards.dataset_info import refuse_half_built
+from bert_trainer.dataset.shards.dataset_info import read_dataset_info, refuse_half_built
 from bert_trainer.dataset.shards.losses import check_left, find_losses
-from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.dataset.tokens.tokenizer_config import CONFIG_FILE, read_tokenizer
+from bert_trainer.dataset.tokens.wordpiece import VOCABULARY_FILE, Vocabulary, find_vocabulary_file, read_vocabulary
 from bert_trainer.errors import InputError, StorageFailed
 from bert_trainer.optim.schedule import num_steps
 from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.parallel.world import World, on_rank_0
+from bert_trainer.system.atomic_files import write_json_atomically
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.evaluation import EvaluationSet
 from bert_trainer.training.shard_record import SHARDS_FILE, StageShards, read_record, write_record
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ def open_data(folder: RunFolder, world: World) -> RunData:
     on_rank_0(world, lambda: _check_folders(config, before))
     # Files are opened on rank 0, which broadcasts the result: all ranks see the same shards, and a mistake in them is
     # reported once.
-    vocabulary = on_rank_0(world, lambda: _read_vocabulary(config))
+    vocabulary = on_rank_0(world, lambda: _with_settings(folder, _read_vocabulary(config)))
     # A run that has begun has read these very files: trouble with them is no mistake in the configuration.
     training, evaluation = on_rank_0(
         world, lambda: _open_stages(folder, vocabulary, before), has_trained=bool(before.record)
@@ -138,10 +144,11 @@ def _read_vocabulary(config: RunConfig) -> Vocabulary:
     if start is not None and config.dataset.vocabulary_file is None and not path.exists():
         # A run that only fine-tunes has no data set; weights of other programs come with their vocabulary.
         weights = Path(start.path)
-        beside = (weights if weights.is_dir() else weights.parent) / "vocab.txt"
-        if not beside.exists():
+        folder = weights if weights.is_dir() else weights.parent
+        beside = find_vocabulary_file(folder)
+        if beside is None:
             raise InputError(
-                f"dataset.vocabulary_file: got none, and neither {path} nor {beside} is there",
+                f"dataset.vocabulary_file: got none, and neither {path} nor {folder / VOCABULARY_FILE} is there",
                 hint="name the vocabulary that the weights were trained with",
             )
         path = beside
@@ -155,6 +162,49 @@ def _read_vocabulary(config: RunConfig) -> Vocabulary:
             + (f", or a file with vocab_size {len(vocabulary.tokens)}" if file else ", or leave vocab_size empty"),
         )
     return vocabulary
+
+
+def _with_settings(run: RunFolder, vocabulary: Vocabulary) -> Vocabulary:
+    """Return the vocabulary with the settings that split the run's text, and record those that no default says.
+
+    Those that the run began with count first: what lies beside other programs' weights may be gone when it resumes.
+    Text that was prepared was split as the data set says; else it is what lies beside the vocabulary and the weights.
+
+    Raises:
+        InputError: settings that are not carried out here, or that contradict each other.
+    """
+    config, record = run.config, run.path / CONFIG_FILE
+    if record.exists():
+        recorded = read_tokenizer(run.path, vocabulary.tokens)
+        return vocabulary if recorded is None else replace(vocabulary, said=recorded.settings)
+    start = config.initial_checkpoint
+    if start is not None and start.load != "none":
+        if any(isinstance(stage, PretrainStage) for stage in config.stages) and _is_prepared(config):
+            _warn_of_other_settings(start, vocabulary)
+        else:
+            vocabulary = with_settings_of(Path(start.path), vocabulary)
+    if vocabulary.said is not None:
+        write_json_atomically(record, vocabulary.said.as_tokenizer_config(vocabulary.said.lower_case))
+    return vocabulary
+
+
+def _is_prepared(config: RunConfig) -> bool:
+    """Return whether a run's data set says how its text was split."""
+    try:
+        return read_dataset_info(Path(config.dataset.folder)) is not None
+    except InputError:
+        return False  # reported where it is needed
+
+
+def _warn_of_other_settings(start: InitialCheckpoint, vocabulary: Vocabulary) -> None:
+    theirs, ours = read_settings(Path(start.path)), vocabulary.settings
+    if theirs is not None and replace(theirs, lower_case=None) != replace(ours, lower_case=None):
+        logger.warning(
+            "%s: its tokenizer splits text with %s; the data set was split with %s, which is what counts",
+            start.path,
+            theirs,
+            ours,
+        )
 
 
 def _open_stages(

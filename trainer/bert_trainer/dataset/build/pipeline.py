@@ -39,9 +39,12 @@ from bert_trainer.dataset.sampling.shard_samples import NUM_SPECIAL_TOKENS, Shar
 from bert_trainer.dataset.shards import MAX_ROW_TOKENS, ShardHeader, Split, make_shard_folder, read_header
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo, LengthInfo, read_dataset_info
 from bert_trainer.dataset.tokens.block_files import expected_blocks
+from bert_trainer.dataset.tokens.tokenizer_config import CONFIG_FILE
 from bert_trainer.dataset.tokens.wordpiece import (
     MOST_UNKNOWN,
+    VOCABULARY_FILE,
     Vocabulary,
+    as_vocabulary_file,
     check_unknown,
     describe_unknown,
     read_vocabulary,
@@ -234,7 +237,7 @@ def _build(
     # kept only if both are the same again.
     info = _save_corpus_info(info, encoded, vocabulary, root, progress)
     _check_fit(stage, encoded, vocabulary_path(dataset))
-    _keep_vocabulary(vocabulary_path(dataset), root)
+    _keep_vocabulary(vocabulary, vocabulary_path(dataset), root, lower_case=stage.lower_case)
     # 3) Tokens to shards, one task per file. Settings, text and vocabulary decide its bytes, so a finished file is
     # what this build would write, and is kept.
     corpus_name = info.settings.corpus_name
@@ -393,10 +396,15 @@ def _check_fit(stage: PrepareStage, encoded: EncodedCorpus, vocabulary: Path) ->
         logger.warning("%s: %s", stage.source, describe_unknown(encoded.unknown_share))
 
 
-def _keep_vocabulary(source: Path, root: Path) -> None:
-    """Copy the vocabulary to the shards, wherever it came from: they are useless without it."""
-    if not (root / "vocab.txt").exists():
-        write_atomically(root / "vocab.txt", source.read_bytes())
+def _keep_vocabulary(vocabulary: Vocabulary, source: Path, root: Path, *, lower_case: bool) -> None:
+    """Copy the vocabulary to the shards, wherever it came from, and its settings: they are useless without them."""
+    if (root / VOCABULARY_FILE).exists():
+        return
+    if vocabulary.said is not None:
+        document = vocabulary.said.as_tokenizer_config(lower_case)
+        write_json_atomically(root / CONFIG_FILE, document)
+    is_lines = source.suffix != ".json"
+    write_atomically(root / VOCABULARY_FILE, source.read_bytes() if is_lines else as_vocabulary_file(vocabulary))
 
 
 def _shard_tasks(

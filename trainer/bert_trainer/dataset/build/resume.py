@@ -5,6 +5,7 @@ Compares the settings of a build with those in ``dataset.json``. Writes nothing.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 from bert_trainer.config.run_config import DatasetConfig
@@ -21,7 +22,7 @@ from bert_trainer.dataset.corpus.corpora import AnyCorpus, digest_corpus
 from bert_trainer.dataset.sampling.shard_samples import GENERATOR_VERSION
 from bert_trainer.dataset.shards import list_shards
 from bert_trainer.dataset.shards.dataset_info import BuildSettings, DatasetInfo, read_dataset_info
-from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError
 
 _TRAINED = "trained"
@@ -49,8 +50,9 @@ def open_dataset_info(
         shared = _shared_folders(stage, lengths, [])
     else:
         shared = _shared_folders(stage, lengths, [(it.sequence_length, it.max_predictions) for it in info.lengths])
-    given = _given_vocabulary(dataset, root, info)
-    settings = _settings(stage, given)
+    vocabulary = _given_vocabulary(dataset, root, info)
+    given = None if vocabulary is None else vocabulary.sha256
+    settings = _settings(stage, vocabulary)
     if info is None:
         _refuse_shared_folders(stage, root, shared)
         _refuse_foreign_shards(stage, root, lengths, settings.corpus_name)
@@ -147,15 +149,15 @@ def vocabulary_path(dataset: DatasetConfig) -> Path:
     return Path(dataset.vocabulary_file or Path(dataset.folder) / "vocab.txt")
 
 
-def _given_vocabulary(dataset: DatasetConfig, root: Path, info: DatasetInfo | None) -> str | None:
-    """Return the SHA-256 of a vocabulary that exists already, None for one to be trained; reading it checks it."""
+def _given_vocabulary(dataset: DatasetConfig, root: Path, info: DatasetInfo | None) -> Vocabulary | None:
+    """Return a vocabulary that exists already, None for one to be trained; reading it checks it."""
     # A vocab.txt in the folder of a new dataset was put there by the user; in a dataset that trains, by the build.
     path = vocabulary_path(dataset)
     if dataset.vocabulary_file is None:
         trained_here = info is not None and info.settings.vocabulary == _TRAINED
         if trained_here or not path.exists():
             return None
-    return read_vocabulary(path).sha256
+    return read_vocabulary(path)
 
 
 def corpus_weights(stage: PrepareStage) -> tuple[float, ...]:
@@ -164,11 +166,20 @@ def corpus_weights(stage: PrepareStage) -> tuple[float, ...]:
     return weights if set(weights) - {1.0} else ()
 
 
-def _settings(stage: PrepareStage, given_vocabulary: str | None) -> BuildSettings:
+def _settings(stage: PrepareStage, given: Vocabulary | None) -> BuildSettings:
+    """Return what is compared; raises InputError where the vocabulary's tokenizer and the build differ on the case."""
+    said = None if given is None else given.settings.lower_case
+    if given is not None and said is not None and said != stage.lower_case:
+        raise InputError(
+            f"lowerCase: got {str(stage.lower_case).lower()}; allowed: {str(said).lower()}, as the tokenizer's files "
+            "beside the vocabulary say",
+            hint=f"set lowerCase: {str(said).lower()} ({'without' if said else 'in bert-data build'} --cased); or, if "
+            "these files are not the vocabulary's, take them away",
+        )
     return BuildSettings(
         generator_version=GENERATOR_VERSION,
-        vocabulary_size=stage.vocabulary_size if given_vocabulary is None else None,
-        vocabulary=given_vocabulary or _TRAINED,
+        vocabulary_size=stage.vocabulary_size if given is None else None,
+        vocabulary=_TRAINED if given is None else given.sha256,
         lower_case=stage.lower_case,
         held_out_fraction=stage.held_out_fraction,
         near_duplicate_similarity=stage.near_duplicate_similarity,
@@ -184,7 +195,18 @@ def _settings(stage: PrepareStage, given_vocabulary: str | None) -> BuildSetting
         whole_word_masking=stage.whole_word_masking,
         weights=corpus_weights(stage),
         num_shards=stage.num_shards,
+        tokenizer=None if given is None else _other_than_berts(given),
     )
+
+
+def _other_than_berts(vocabulary: Vocabulary) -> str | None:
+    """Return in words how text is split where that is not as BERT does, apart from its case."""
+    changes = [
+        f"{field.name} {value}"
+        for field in fields(vocabulary.settings)
+        if field.name != "lower_case" and (value := getattr(vocabulary.settings, field.name)) != field.default
+    ]
+    return ", ".join(changes) or None
 
 
 def _differences(old: BuildSettings, new: BuildSettings) -> list[str]:

@@ -58,6 +58,8 @@ class BuildSettings(_Part):
     """Name of the text when the build was started, if it is part of file names."""
     weights: tuple[float, ...] = ()
     """Weights of the corpora, in order; empty if all are 1."""
+    tokenizer: str | None = None
+    """How text is split, as files beside the vocabulary say; empty if as BERT does."""
     num_shards: int | None
     """Empty if the size of the text decided."""
 

@@ -20,11 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from bert_trainer.dataset.tokens.tokenizer_config import read_tokenizer
+from bert_trainer.dataset.tokens.tokenizer_json import TOKENIZER_FILE, TokenizerFile, read_tokenizer_json
+from bert_trainer.dataset.tokens.wordpiece_settings import (
+    CONTINUES,
+    LONGEST_WORD,
+    WordPieceSettings,
+)
+from bert_trainer.dataset.tokens.wordpiece_settings import SPECIAL_TOKENS as SPECIAL_TOKENS
 from bert_trainer.errors import InputError
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-LONGEST_WORD = 100
-"""Characters; a longer word becomes [UNK], as with NVIDIA and Hugging Face. Google's code says 200."""
+VOCABULARY_FILE = "vocab.txt"
 MOST_UNKNOWN = 0.005
 """Share of [UNK] in a text's tokens above which its vocabulary fits badly."""
 _COVERED_CHARACTERS = 0.9999
@@ -38,20 +44,31 @@ _MAX_ENTRIES = 1 << 20
 """Of a vocabulary's file: four times as many as the largest that models are published with. Each becomes an object."""
 _WORDS_PER_CALL = 4096
 """Words handed to the tokenizer at a time: an encoding costs more than splitting a word."""
+_AROUND = " \t\r"
+"""White space at a line's ends that is no part of a token. What Unicode calls so may be one: Google's vocabulary for
+Chinese has an entry for U+2028."""
+_BERTS_OWN = WordPieceSettings()
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Tokens in the order of their ids, and the ids of the special ones."""
+    """A tokenizer: tokens in the order of their ids, the ids of the special ones, and how text is split."""
 
     tokens: tuple[str, ...]
     sha256: str
-    """Of the file's bytes, hexadecimal."""
+    """Of the bytes of ``vocab.txt``, hexadecimal."""
     pad_id: int
     unk_id: int
     cls_id: int
     sep_id: int
     mask_id: int
+    said: WordPieceSettings | None = None
+    """What files beside it say; None where there are none."""
+
+    @property
+    def settings(self) -> WordPieceSettings:
+        """How text is split into these tokens: as files say, or as BERT does."""
+        return self.said or _BERTS_OWN
 
     @property
     def size(self) -> int:
@@ -61,47 +78,101 @@ class Vocabulary:
     @property
     def continuations(self) -> NDArray[np.bool_]:
         """Return for each token whether it continues a word ("##ing"), bool (size,)."""
-        return np.array([token.startswith("##") for token in self.tokens])
+        return np.array([token.startswith(CONTINUES) for token in self.tokens])
+
+
+def find_vocabulary_file(folder: Path) -> Path | None:
+    """Return a folder's ``vocab.txt``, or else its ``tokenizer.json``; None where it has neither."""
+    paths = (folder / name for name in (VOCABULARY_FILE, TOKENIZER_FILE))
+    return next((path for path in paths if path.exists()), None)
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Read a vocabulary file: UTF-8, one token per line, the line number (from 0) is the id.
+    """Read a vocabulary, and what the tokenizer's files beside it say of how text is split.
+
+    Args:
+        path: UTF-8, one token per line, the line number (from 0) is the id; or a ``tokenizer.json``.
 
     Raises:
         InputError: the file is missing, empty, not UTF-8, has an empty line, a token twice, or lacks one of
-            the five special tokens; or it is larger than any vocabulary.
+            the five special tokens; it is larger than any vocabulary; or a setting beside it is not carried out here.
     """
+    if path.suffix == ".json":
+        file = _read_json(path)
+        tokens, content = file.tokens, _as_lines(file.tokens)
+        _check_tokens(path, tokens)
+        said: WordPieceSettings | None = file.settings
+    else:
+        content = _read_content(path)
+        tokens = _split_lines(path, content)
+        _check_tokens(path, tokens)
+        beside = read_tokenizer(path.parent, tokens)
+        said = None if beside is None else beside.settings
+    pad_id, unk_id, cls_id, sep_id, mask_id = (tokens.index(token) for token in SPECIAL_TOKENS)
+    return Vocabulary(tokens, hashlib.sha256(content).hexdigest(), pad_id, unk_id, cls_id, sep_id, mask_id, said)
+
+
+def as_vocabulary_file(vocabulary: Vocabulary) -> bytes:
+    """Return the content of ``vocab.txt``."""
+    return _as_lines(vocabulary.tokens)
+
+
+def _as_lines(tokens: Iterable[str]) -> bytes:
+    return "".join(f"{token}\n" for token in tokens).encode()
+
+
+def _read_json(path: Path) -> TokenizerFile:
+    """Read a ``tokenizer.json``, whose tokens are those of a ``vocab.txt`` as well."""
+    file = (read_tokenizer(path.parent) if path.name == TOKENIZER_FILE else None) or read_tokenizer_json(path)
+    for number, token in enumerate(file.tokens):
+        if "\n" in token or token != _token_of(token):
+            raise InputError(
+                f"{path}: model.vocab: entry {number}: got {token!r}; allowed: what a line of vocab.txt can hold",
+                hint="a vocabulary of BERT has no entries with line breaks or spaces around them",
+            )
+    return file
+
+
+def _token_of(line: str) -> str:
+    # An entry of nothing but spaces keeps its place.
+    return line.strip(_AROUND) or line.rstrip("\r")
+
+
+def _split_lines(path: Path, content: bytes) -> tuple[str, ...]:
+    try:
+        # Not splitlines(): a token may hold what Unicode calls a line break.
+        tokens = [_token_of(line) for line in content.decode("utf-8-sig").split("\n")]
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: the vocabulary is not UTF-8 at byte offset {error.start}",
+            hint="convert it, or copy it again: a vocabulary is text in UTF-8, one token per line",
+        ) from error
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    return tuple(tokens)
+
+
+def _read_content(path: Path) -> bytes:
     try:
         # Opening a pipe waits for somebody to write into it.
         if stat.S_ISFIFO(path.stat().st_mode):
             raise InputError(f"{path}: cannot read the vocabulary (a pipe); allowed: a file")
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
-        _check_size(path, content)
-        # Not splitlines(): a token may hold what Unicode calls a line break.
-        lines = content.decode().split("\n")
     except OSError as error:
-        hint = None
-        if isinstance(error, FileNotFoundError):
-            hint = (
-                "a run that prepares data writes the vocabulary beside it: let that run succeed first, add a prepare "
-                "stage, or name a file in spec.dataset.vocabularyFile"
-            )
-        raise InputError(f"{path}: cannot read the vocabulary ({error.strerror})", hint=hint) from error
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: the vocabulary is not UTF-8 at byte offset {error.start}",
-            hint="convert it, or copy it again: a vocabulary is text in UTF-8, one token per line",
-        ) from error
-    tokens = [line.strip() for line in lines]
-    while tokens and not tokens[-1]:
-        tokens.pop()
-    problem = _problem(tokens)
-    if problem:
-        raise InputError(f"{path}: {problem}", hint="a vocabulary holds one token per line, as BERT's vocab.txt")
-    pad_id, unk_id, cls_id, sep_id, mask_id = (tokens.index(token) for token in SPECIAL_TOKENS)
-    digest = hashlib.sha256(content).hexdigest()
-    return Vocabulary(tuple(tokens), digest, pad_id, unk_id, cls_id, sep_id, mask_id)
+        raise _unreadable(path, error) from error
+    _check_size(path, content)
+    return content
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    hint = None
+    if isinstance(error, FileNotFoundError):
+        hint = (
+            "a run that prepares data writes the vocabulary beside it: let that run succeed first, add a prepare "
+            "stage, or name a file in spec.dataset.vocabularyFile"
+        )
+    return InputError(f"{path}: cannot read the vocabulary ({error.strerror})", hint=hint)
 
 
 def _check_size(path: Path, content: bytes) -> None:
@@ -117,7 +188,12 @@ def _check_size(path: Path, content: bytes) -> None:
         )
 
 
-def _problem(tokens: list[str]) -> str | None:
+def _check_tokens(path: Path, tokens: Sequence[str]) -> None:
+    if problem := _problem(tokens):
+        raise InputError(f"{path}: {problem}", hint="a vocabulary holds one token per line, as BERT's vocab.txt")
+
+
+def _problem(tokens: Sequence[str]) -> str | None:
     if not tokens:
         return "the vocabulary is empty"
     if "" in tokens:
@@ -141,7 +217,7 @@ def train_vocabulary(sentences: Iterable[str], *, size: int, lower_case: bool) -
         size: Entries at most.
         lower_case: Whether text is lower-cased and loses its accents.
     """
-    normalizer, splitter = _normalizer(lower_case), pre_tokenizers.BertPreTokenizer()
+    normalizer, splitter = _normalizer(_BERTS_OWN, lower_case), pre_tokenizers.BertPreTokenizer()
     # The trainer's time grows with the square of a word's length: 5 s for 65,536 letters, and megabytes are read.
     sentences = _WithoutLongWords(sentences, normalizer, splitter)
     starts, inner = _alphabet(sentences, normalizer, splitter, budget=size - len(SPECIAL_TOKENS))
@@ -154,10 +230,10 @@ def train_vocabulary(sentences: Iterable[str], *, size: int, lower_case: bool) -
         vocab_size=size,
         min_frequency=_LEAST_FREQUENCY,
         show_progress=False,
-        special_tokens=[*SPECIAL_TOKENS, *starts, *(f"##{character}" for character in inner)],
+        special_tokens=[*SPECIAL_TOKENS, *starts, *(f"{CONTINUES}{character}" for character in inner)],
         limit_alphabet=len(starts),
         initial_alphabet=starts,
-        continuing_subword_prefix="##",
+        continuing_subword_prefix=CONTINUES,
     )
     tokenizer.train_from_iterator(sentences, trainer)
     ids = tokenizer.get_vocab()  # a hash map, too: sorted by id below
@@ -228,10 +304,12 @@ def check_unknown(source: str, share: float, allowed: float, remedy: str) -> Non
         )
 
 
-def _normalizer(lower_case: bool) -> normalizers.Normalizer:
-    # strip_accents=None: as lowercase, which is what BERT's own code does.
+def _normalizer(settings: WordPieceSettings, lower_case: bool) -> normalizers.Normalizer:
     return normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lower_case
+        clean_text=settings.clean_text,
+        handle_chinese_chars=settings.split_chinese,
+        strip_accents=settings.strip_accents,
+        lowercase=lower_case,
     )
 
 
@@ -270,13 +348,14 @@ def _alphabet(
 
 
 def make_tokenizer(vocabulary: Vocabulary, *, lower_case: bool) -> Tokenizer:
-    """Return what splits text into a vocabulary's tokens, without [CLS] and [SEP] around them.
+    """Return what splits text into a vocabulary's tokens, as its settings say, without [CLS] and [SEP] around them.
 
     lower_case must be what the vocabulary was made with.
     """
+    settings = vocabulary.settings
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
-    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
-    tokenizer.normalizer = _normalizer(lower_case)
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=settings.longest_word))
+    tokenizer.normalizer = _normalizer(settings, lower_case)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return tokenizer
 

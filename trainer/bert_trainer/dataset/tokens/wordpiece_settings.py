@@ -1,0 +1,73 @@
+"""How a WordPiece model turns text into tokens: one form, whichever file says it.
+
+``tokenizer_json`` and ``tokenizer_config`` read it, ``wordpiece`` carries it out. The defaults are BERT's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_trainer.errors import InputError
+from bert_trainer.system.files import shown
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONTINUES = "##"
+"""Begins a piece that continues a word."""
+LONGEST_WORD = 100
+"""Characters; a longer word becomes [UNK], as with NVIDIA and Hugging Face. Google's code says 200."""
+_REMEDY = (
+    "take weights whose tokenizer is BERT's; or, if the setting is wrong or of no account for these weights, correct "
+    "the file or take it away"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WordPieceSettings:
+    """What decides, beside the vocabulary, which tokens a text becomes."""
+
+    lower_case: bool | None = None
+    """Whether text loses its capitals; None: no file says it."""
+    strip_accents: bool | None = None
+    """Whether text loses its accents; None: as ``lower_case``."""
+    split_chinese: bool = True
+    """Whether every Chinese character is a word of its own."""
+    clean_text: bool = True
+    """Whether control characters are dropped."""
+    longest_word: int = LONGEST_WORD
+    """Characters of a word, at most; a longer one is [UNK]."""
+
+    def drops_accents(self, lower_case: bool) -> bool:
+        """Return whether text loses its accents where its case is as given."""
+        return lower_case if self.strip_accents is None else self.strip_accents
+
+    def describe(self, lower_case: bool) -> str:
+        """Return what becomes of text, for people."""
+        drops_accents = self.drops_accents(lower_case)
+        case = "lower-cased" if lower_case else "cased"
+        # What goes without saying is not said: cased text has its accents.
+        accents = {(True, True): ", without accents", (True, False): ", with its accents"}
+        said = case + accents.get((lower_case, drops_accents), ", without accents" if drops_accents else "")
+        said += "" if self.split_chinese else ", Chinese characters joined to words"
+        said += "" if self.clean_text else ", control characters kept"
+        return said + (
+            "" if self.longest_word == LONGEST_WORD else f", words of at most {self.longest_word} characters"
+        )
+
+    def as_tokenizer_config(self, lower_case: bool | None) -> dict[str, Any]:
+        """Return the keys of ``tokenizer_config.json`` that say the same."""
+        said = {
+            "do_lower_case": lower_case,
+            "strip_accents": self.strip_accents,
+            "tokenize_chinese_chars": self.split_chinese,
+        }
+        # Of these transformers' class for BERT knows nothing; tokenizer.json has them too.
+        said |= {} if self.clean_text else {"clean_text": False}
+        return said | ({} if self.longest_word == LONGEST_WORD else {"max_input_chars_per_word": self.longest_word})
+
+
+def refusal(path: Path, key: str, got: object, allowed: str, hint: str = _REMEDY) -> InputError:
+    """Return the error for a setting that changes tokens and is not carried out here."""
+    text = got if isinstance(got, str) and got.startswith("the ") else repr(got)
+    return InputError(f"{path}: {key}: got {shown(str(text)[:120])}; allowed: {allowed}", hint=hint)
