@@ -244,7 +244,7 @@ def assert_as_its_profile_says(outcome: Outcome) -> None:
         assert (pod["user"], pod["group"]) == (USER, USER)
         assert USER in pod["groups"]
         assert pod["mounts"] == {"/mnt/data": ["ro", "EROFS"], "/mnt/bert": ["rw", None]}
-        assert pod["threads"] == "1"
+        assert int(pod["threads"]) >= 1
     assert outcome.owners == {(USER, USER)}
 
 

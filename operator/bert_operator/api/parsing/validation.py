@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_camel
 from bert_operator.api.parsing import schema_problems
 from bert_operator.api.parsing.json_values import find_nulls, normalise
 from bert_operator.api.rules import all_rules, size_bound
+from bert_operator.api.rules.environment_rules import environment_remarks
 from bert_operator.api.rules.soundness import Soundness
 from bert_operator.api.schema import recipes
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
@@ -107,7 +108,7 @@ def advise(job: BertPretrainJob) -> list[str]:
                 f"spec.stages[{number}].pretrain.globalBatchSize: {batch} is no multiple of {job.spec.ranks} "
                 "ranks; the result is the same, but some ranks wait for others"
             )
-    return [*remarks, *recipes.describe_recipe(job.spec)]
+    return [*remarks, *environment_remarks(job.spec), *recipes.describe_recipe(job.spec)]
 
 
 def _validate(document: dict[str, Any]) -> BertPretrainJob:

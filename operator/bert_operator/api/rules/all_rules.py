@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from bert_operator.api.rules import size_bound
 from bert_operator.api.rules.cel import CelRule, describe
+from bert_operator.api.rules.environment_rules import ENVIRONMENT_RULES
 from bert_operator.api.rules.finetune_rules import FINETUNE_JOB_RULES, FINETUNE_STAGE_RULES
 from bert_operator.api.rules.job_rules import JOB_RULES
 from bert_operator.api.rules.pod_rules import POD_RULES
@@ -17,7 +18,7 @@ from bert_operator.api.rules.volume_rules import VOLUME_RULES
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
 from bert_operator.errors import Path, Problem
 
-_OF_JOBS = (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES, *VOLUME_RULES)
+_OF_JOBS = (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES, *ENVIRONMENT_RULES, *VOLUME_RULES)
 _OF_STAGES = (*STAGE_RULES, *FINETUNE_STAGE_RULES)
 
 
