@@ -17,6 +17,8 @@ from typing import Any
 
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.api.schema.cluster import SERVER_PATTERN
+from bert_operator.api.schema.scheduling import LABEL_PATTERN, OBJECT_NAME_PATTERN
 from bert_operator.errors import InvalidJob
 from rule_cases import RULE_CASES
 from sample_job import Document, sample_document
@@ -43,13 +45,14 @@ TEXTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
             ("", "a", "V100-SXM2", "a_b.c", "true"),
             ("a b", "-a", "a/b", "é", "a\n"),
         ),
-        r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": (
+        OBJECT_NAME_PATTERN: (
             ("a", "keys", "0a", "a.b-c", "a-a1-ssh", "a" * 253),
-            ("A", "a_b", "-a", "a/b", "a.", "a\n"),
+            ("A", "a_b", "-a", "a/b", "a.", "a..b", "a.-b", "a\n"),
         ),
-        r"^[A-Za-z0-9:]([-A-Za-z0-9.:]*[A-Za-z0-9])?$": (
-            ("nas", "10.0.0.1", "nas.example.com", "fe80::1"),
-            ("nas:/export", "-a", "a_b", "nas\n", "nas."),
+        LABEL_PATTERN: (("a", "0a", "a-b", "a" * 63), ("A", "a.b", "a_b", "-a", "a-", "a\n")),
+        SERVER_PATTERN: (
+            ("nas", "10.0.0.1", "nas.example.com", "nas_1", "fe80::1", "2001:db8::", "[fe80::1%eth0]"),
+            ("nas:/export", "nas:2049", "-a", "nas\n", "nas.", "[nas]", "fe80::1%eth0"),
         ),
         r"^[A-Za-z_][A-Za-z0-9_]*$": (
             ("A", "_a", "NCCL_DEBUG", "HOME", "BERT_ATTEMPT"),

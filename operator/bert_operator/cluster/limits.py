@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from bert_operator.api.schema.cluster import SERVER_PATTERN
+
 _CONFIG = ConfigDict(
     extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True, use_attribute_docstrings=True
 )
@@ -15,7 +17,7 @@ _CONFIG = ConfigDict(
 _Text = Annotated[str, Field(min_length=1, max_length=512)]
 # As jobs may write them, or the entry would match nothing: colons in an address (IPv6) and before the slash alone, and
 # no ".." in a path. Without look-ahead, which Helm's expressions lack.
-_SERVER = r"[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|([0-9A-Fa-f]*:){2,}[0-9A-Fa-f.]*[0-9A-Fa-f]"
+_SERVER = SERVER_PATTERN.removeprefix("^(").removesuffix(")$")
 _PATH = r"(/([^./][^/]*|\.([^./][^/]*)?|\.\.[^/]+)?)+"
 _EXPORT = rf"^({_SERVER})(:{_PATH})?$"
 

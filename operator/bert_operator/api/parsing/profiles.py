@@ -7,11 +7,13 @@ API server would write them into every job (``crd``). Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from bert_operator import names
 from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.schema.scheduling import OBJECT_NAME_PATTERN
 from bert_operator.errors import ABSENT, InvalidJob, Problem, render_value
 
 Document = dict[str, Any]
@@ -155,6 +157,13 @@ def find_profile_problems(profiles: Any, default_profile: Any) -> Iterator[Probl
         )
         return
     for name, profile in profiles.items():
+        if not (isinstance(name, str) and len(name) <= 63 and re.fullmatch(OBJECT_NAME_PATTERN, name)):
+            yield Problem(
+                path=f"profiles.{name}",
+                got="a name that no job could write",
+                allowed="lower-case letters, digits, and -. between them; at most 63 characters",
+                next_step="call it otherwise, here and in defaultProfile and profileNamespaces",
+            )
         yield from _problems_of(f"profiles.{name}", profile)
     if default_profile is not None and default_profile not in profiles:
         yield Problem(

@@ -347,7 +347,7 @@ class RunPolicy(Section):
 class JobSpec(Section):
     """Everything that the user decides."""
 
-    profile: Name | None = None
+    profile: LabeledName | None = None
     """Name of a profile in the operator's settings, which fills in the cluster's fields that this job leaves out:
     image, resources, volumes, users and the like. Empty: the default profile, if there is one. Ignored without a
     cluster."""
@@ -415,7 +415,7 @@ class JobSpec(Section):
     """User and groups of the pods."""
     scheduling: SchedulingSpec = SchedulingSpec()
     """Nodes that the pods may run on, and their priority."""
-    queue_name: Name | None = None
+    queue_name: LabeledName | None = None
     """Kueue LocalQueue that admits the attempts. Empty: they start at once."""
     workload_priority_class: LabeledName | None = None
     """Kueue's WorkloadPriorityClass of the attempts, which decides who is before whom in the queue and who gives way to

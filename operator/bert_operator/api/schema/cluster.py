@@ -13,9 +13,11 @@ from pydantic import Field
 
 from bert_operator.api.schema.scheduling import (
     Affinity,
+    DnsLabel,
     LabelKey,
     Labels,
     ObjectName,
+    SchedulerName,
     Toleration,
     TopologyRequest,
     TopologySpread,
@@ -38,6 +40,11 @@ def count_cpus(amount: Quantity) -> Fraction:
     return Fraction(match[1]) * _SUFFIXES[match[2]]
 
 
+SERVER_PATTERN = (
+    r"^([A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?|([0-9A-Fa-f]*:){2,}[0-9A-Fa-f.:]*|"
+    r"\[([0-9A-Fa-f]*:){2,}[0-9A-Fa-f.:]*(%[-A-Za-z0-9._]+)?\])$"
+)
+"""Two colons at least are an address (IPv6); after one there would be a port or a path, which stand elsewhere."""
 MOUNT_PATTERN = r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$"
 MountPath = Annotated[str, Field(min_length=2, max_length=256, pattern=MOUNT_PATTERN)]
 UserId = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -64,8 +71,8 @@ class ClaimSource(Section):
 class NfsSource(Section):
     """An NFS export that kubelet mounts; namespaces that enforce Pod Security ``restricted`` need a claim instead."""
 
-    server: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9:]([-A-Za-z0-9.:]*[A-Za-z0-9])?$")]
-    """Host name or address."""
+    server: Annotated[str, Field(min_length=1, max_length=253, pattern=SERVER_PATTERN)]
+    """Host name or address. IPv6 as it is, or in brackets, which an address with a zone needs."""
     path: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^/")]
     """Path that the server exports."""
 
@@ -205,7 +212,7 @@ class ResourceClaimSpec(Section):
     at most 256 pods may."""
     resource_claim_template_name: ObjectName | None = None
     """A ResourceClaimTemplate of the job's namespace: every worker gets a claim, and devices, of its own."""
-    request: Name | None = None
+    request: DnsLabel | None = None
     """The one request of the claim whose devices the ranks see. Empty: all of them."""
 
 
@@ -328,7 +335,7 @@ class SchedulingSpec(Section):
     priority_class_name: ObjectName | None = None
     """PriorityClass of the pods, one of ``limits.priorityClasses`` in the operator's settings; without that none may be
     named. Empty: the cluster's default."""
-    scheduler_name: ObjectName | None = None
+    scheduler_name: SchedulerName | None = None
     """Scheduler of the pods. Empty: the cluster's default."""
     runtime_class_name: ObjectName | None = None
     """RuntimeClass of the pods, such as ``nvidia``. Empty: the cluster's default."""

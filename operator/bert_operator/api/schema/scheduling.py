@@ -16,13 +16,20 @@ from bert_operator.api.schema.section import Section
 
 QUALIFIED_NAME_PATTERN = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
-OBJECT_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+OBJECT_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SCHEDULER_PATTERN = r"^[!-~]+$"
 
 _MAX_KEY = 317
 
 LabelKey = Annotated[str, Field(min_length=1, max_length=_MAX_KEY, pattern=QUALIFIED_NAME_PATTERN)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE_PATTERN)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
+"""Of an object of somebody else's: a DNS subdomain (RFC 1123), as Kubernetes has it for most kinds."""
+DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=LABEL_PATTERN)]
+"""Of a namespace, or of a part of an object, which Kubernetes has as DNS labels (RFC 1123)."""
+SchedulerName = Annotated[str, Field(min_length=1, max_length=253, pattern=SCHEDULER_PATTERN)]
+"""Schedulers are no objects, and Kubernetes does not judge their names."""
 LabeledName = Annotated[str, Field(min_length=1, max_length=63, pattern=OBJECT_NAME_PATTERN)]
 """Name of an object that stands in a label, whose values are shorter than names."""
 
@@ -112,7 +119,7 @@ class PodAffinityTerm(Section):
     """Which pods."""
     topology_key: LabelKey
     """The node label that defines a topology domain, such as ``kubernetes.io/hostname``."""
-    namespaces: Annotated[tuple[ObjectName, ...], Field(max_length=16)] = ()
+    namespaces: Annotated[tuple[DnsLabel, ...], Field(max_length=16)] = ()
     """Namespaces of those pods. Empty: the job's own."""
 
 
