@@ -18,6 +18,7 @@ CHAOS_ARGS ?=
 CHAOS_SECONDS ?= 3600
 QUEUE_ARGS ?=
 WALK_ARGS ?=
+BARE_ARGS ?=
 DOCTOR_ARGS ?=
 RELEASE_ARGS ?=
 # Sums are no secrets, and what is generated or kept of a release holds thousands.
@@ -106,6 +107,9 @@ test: setup ## Run the tests (TESTS=tests/plan PYTEST_ARGS="-k resume -x")
 
 test-long: setup ## Run the tests that make test leaves out for the time they take
 	@$(BIN)/pytest -m "long and not api_server" $(call TEST_WORKERS,2) $(TESTS) $(PYTEST_ARGS)
+
+test-bare: ## make demo and make test in a chroot with Python, make and a compiler alone (root, debootstrap; 30 minutes; BARE_ARGS="TESTS=tests/pod")
+	@tools/bare_machine.sh $(BARE_ARGS)
 
 test-stops: setup ## Stop pods at 40 moments of their start and kill 100 ranks, per MPI (CONTRIBUTING.md; 40 minutes)
 	@BERT_TEST_STOPS=40 BERT_TEST_KILLS=100 $(BIN)/pytest -rA tests/pod/test_early_stop.py tests/pod/test_kills.py $(PYTEST_ARGS)

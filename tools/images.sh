@@ -69,13 +69,10 @@ key_of() {
 
 make_base() {
     buildah inspect --type image "$base" >/dev/null 2>&1 && return
-    say "making $base with debootstrap, usually 1 minute"
-    local folder
+    local folder archive
+    archive=$(tools/debian_base.sh)
     folder=$(mktemp -d)
-    debootstrap --variant=minbase bookworm "$folder/root" >"$folder/log" 2>&1 || { tail -n 20 "$folder/log" >&2; die "debootstrap failed"; }
-    tar -C "$folder/root" --exclude='./var/cache/apt/*' --exclude='./var/lib/apt/lists/*' --exclude='./usr/share/locale/*' \
-        --exclude='./usr/share/man/*' -cf "$folder/base.tar" .
-    rm -rf "$folder/root"
+    ln "$archive" "$folder/base.tar" 2>/dev/null || cp "$archive" "$folder/base.tar"
     printf 'FROM scratch\nADD base.tar /\nCMD ["bash"]\n' >"$folder/Dockerfile"
     buildah build -q -t "$base" "$folder" >/dev/null
     rm -rf "$folder"
