@@ -277,16 +277,6 @@ def test_the_first_exit_code_is_read_from_horovodrun_s_output() -> None:
     assert launch.read_gloo_exit([f"Exit code: {'9' * 5000}"]) is None
 
 
-def test_mpirun_s_last_paragraph_is_left_out_of_what_went_wrong() -> None:
-    frame = "-" * 74
-    lines = ["ValueError: no", frame, "prterun detected that one or more processes exited", frame]
-    assert launch.drop_banner(lines) == ["ValueError: no"]
-    assert launch.drop_banner([*lines, ""]) == ["ValueError: no"]
-    assert launch.drop_banner([*lines, "after all"]) == [*lines, "after all"]
-    assert launch.drop_banner(["a", frame]) == ["a", frame]
-    assert launch.drop_banner(["rank 1 on vm: processors 1 (1 cores), 1 threads", "a"]) == ["a"]
-
-
 def test_a_host_file_holds_names_and_addresses() -> None:
     text = "# rack 1\nnode1 slots=4\n\n10.0.0.2   # the new one\nfe80::1\nnode1\nnode-3.cluster.local\n"
     hosts = parse_hostfile(text, source="hosts")

@@ -87,7 +87,7 @@ def test_records_other_than_progress_become_sentences() -> None:
         "event=resumed stage=phase1 step=80 path=p": "Resumed phase1 at step 80",
         "event=stage_finished stage=phase1 seconds=187": "Finished stage phase1 in 3:07 min",
         "event=exported path=/out/export": "Exported the model to /out/export",
-        'event=failed message="no vocabulary"': "no vocabulary",
+        'event=failed message="no vocabulary"': None,  # the executor tells it, once
         "event=checkpoint stage=phase1 step=80 path=p": None,
         "event=invented": None,
     }
@@ -341,7 +341,12 @@ def failed(reason: str, *, signal: int | None = None, message: str = "training, 
     )
     failure = Failure(run="training", attempt=2, kind="Application", reason="Exited", signal=signal, finished_at="x")
     status = JobStatus(phase="Failed", attempt=2, run="training", conditions=(condition,), failures=(failure,))
-    return JobOutcome(status=status, last_lines=("Traceback", "ValueError: boom"))
+    return JobOutcome(status=status)
+
+
+def closing(outcome: JobOutcome, if_exists: str = "Fail", job_file: str | None = "job.yaml") -> list[str]:
+    job = sample_job(lambda spec: spec["output"].update(ifExists=if_exists))
+    return describe_outcome(job, outcome, "bert-operator local job.yaml", job_file)
 
 
 def test_every_outcome_has_its_exit_code() -> None:
@@ -353,19 +358,21 @@ def test_every_outcome_has_its_exit_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("if_exists", "words"),
+    ("if_exists", "job_file", "words"),
     [
-        ("Resume", "Run the same command again to resume from there"),
-        ("Fail", "with spec.output.ifExists: Resume"),
-        ("New", "again to start over, or with spec.output.ifExists: Resume"),
+        ("Resume", "job.yaml", "bert-operator local job.yaml"),
+        ("Fail", "job.yaml", "set spec.output.ifExists: Resume in job.yaml, then: bert-operator local job.yaml"),
+        ("New", None, "set spec.output.ifExists: Resume, then: bert-operator local job.yaml"),
     ],
 )
-def test_a_stopped_job_reports_how_to_resume(if_exists: str, words: str) -> None:
-    job = sample_job(lambda spec: spec["output"].update(ifExists=if_exists))
+def test_a_stopped_job_reports_what_is_saved_and_the_command_that_resumes(
+    if_exists: str, job_file: str | None, words: str
+) -> None:
     stopped = JobOutcome(status=JobStatus(phase="Stopped", run="training"), checkpoint="phase1, step 80")
-    first, second = describe_outcome(job, stopped)
+    first, second = closing(stopped, if_exists, job_file)
     assert first == "Stopped with a checkpoint at phase1, step 80."
-    assert words in second
+    assert second.startswith("To go on from phase1, step 80")
+    assert second.endswith(words)
 
 
 HOSTILE = "a\x1b[2Jb\x9b2Jc\u202ed\u2066e\u200bf\ufeffg\x07"
@@ -380,42 +387,41 @@ def test_nothing_that_a_program_says_controls_the_terminal(tmp_path: Path) -> No
     for each in (display, bars):
         each.show(HOSTILE, None)
         each.show("", said)
+        each.end_attempt("")
         each.note(HOSTILE)
     bars.close()
     (tmp_path / "report.json").write_text(json.dumps({"stages": [{"name": HOSTILE}], "export": HOSTILE}))
     summary, page = terminal()
     print_summary(summary, read_report(tmp_path), tmp_path)
-    outcome = replace(failed("ApplicationRetriesSpent", message=HOSTILE), last_lines=(HOSTILE,))
-    closing = describe_outcome(sample_job(), outcome)
+    last = closing(failed("ApplicationRetriesSpent", message=HOSTILE))
     tamed = "a?[2Jb?2Jc?d?e?f?g?"
     assert output.getvalue() == f"{tamed}\n{tamed}\n"
     assert remarks.getvalue() == f"{tamed}\n"
     assert stream.getvalue().count(tamed) == 3
     assert page.getvalue().count(tamed.replace("?", "\ufffd")) == 2
-    assert f"  | {tamed}" in closing
-    assert f"Failed: {tamed}".replace("?", "\ufffd") in closing
+    assert f"Failed: {tamed}".replace("?", "\ufffd") in last
 
 
-def test_a_failed_job_shows_its_last_lines_and_the_next_step() -> None:
-    lines = describe_outcome(sample_job(), failed("ApplicationRetriesSpent"))
-    assert lines[:4] == [
-        "Last lines of attempt 2 (training):",
-        "  | Traceback",
-        "  | ValueError: boom",
-        "Failed: training, attempt 2: boom",
-    ]
-    assert "once the cause is removed" in lines[-1]
-
-
-def test_each_way_to_fail_has_its_own_advice() -> None:
-    advice = {
-        "InvalidInput": describe_outcome(sample_job(), failed("InvalidInput")),
-        "DeadlineExceeded": describe_outcome(sample_job(), failed("DeadlineExceeded")),
-        "killed": describe_outcome(sample_job(), failed("InfrastructureRetriesSpent", signal=9)),
-        "crashed": describe_outcome(sample_job(), failed("InfrastructureRetriesSpent", signal=11)),
+def test_each_way_to_fail_has_its_one_next_step() -> None:
+    command = "bert-operator local job.yaml"
+    resume = f"set spec.output.ifExists: Resume in job.yaml, then: {command}"
+    hinted, saved = "training, attempt 1: no\nhint: choose another folder", "phase1, step 80"
+    assert {
+        "wrong": closing(failed("InvalidInput"))[1:],
+        "wrong, with a hint": closing(failed("InvalidInput", message=hinted))[1:],
+        "wrong behind a checkpoint": closing(replace(failed("InvalidInput"), checkpoint=saved))[1:],
+        "late": closing(replace(failed("DeadlineExceeded"), checkpoint=saved), "Resume")[1:],
+        "killed": closing(failed("InfrastructureRetriesSpent", signal=9))[1:],
+        "crashed": closing(failed("InfrastructureRetriesSpent", signal=11), "Resume")[1:],
+    } == {
+        "wrong": [f"With that corrected: {command}"],
+        "wrong, with a hint": [],
+        "wrong behind a checkpoint": [f"With that corrected, to go on from {saved}, {resume}"],
+        "late": [f"With a later spec.runPolicy.activeDeadlineSeconds, to go on from {saved}: {command}"],
+        "killed": [
+            "A process was killed by SIGKILL, most often for lack of memory: lower microBatchSize or slotsPerWorker.",
+            f"With the cause removed, to go on, {resume}",
+        ],
+        "crashed": ["A process was killed by SIGSEGV.", f"With the cause removed, to go on: {command}"],
     }
-    assert "after correcting" in advice["InvalidInput"][-1]
-    assert "activeDeadlineSeconds" in advice["DeadlineExceeded"][-1]
-    assert "SIGKILL, most often for lack of memory" in advice["killed"][-2]
-    assert "SIGSEGV" in advice["crashed"][-2]
-    assert describe_outcome(sample_job(), JobOutcome(status=JobStatus(phase="Succeeded"))) == []
+    assert closing(JobOutcome(status=JobStatus(phase="Succeeded"))) == []

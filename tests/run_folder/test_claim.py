@@ -10,7 +10,7 @@ import pytest
 
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import FencedError, InputError
-from bert_trainer.output.run_folder import RunFolder
+from bert_trainer.output.run_folder import RunFolder, give_up_unused
 from tiny_finetune import finetune_stage
 from tiny_run import pretrain_stage, run_config
 
@@ -278,3 +278,44 @@ def test_an_owner_record_that_names_no_owner_is_named(tmp_path: Path, record: st
         RunFolder.claim(config(tmp_path), attempt=2)
     with pytest.raises(InputError, match=r"run\.json: does not name the folder's owner"):
         before.check_fence()
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_run_that_was_refused_before_it_saved_anything_leaves_the_folder_to_the_corrected_one(tmp_path: Path) -> None:
+    wrong = config(tmp_path, if_exists="Fail")
+    RunFolder.claim(wrong, attempt=1)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/vocab.txt").touch()
+    give_up_unused(wrong, attempt=1)
+    assert entries(tmp_path) == ["data/vocab.txt"]
+    # Other settings, under another uid: neither an earlier run nor its settings are in the way.
+    RunFolder.claim(config(tmp_path, uid="uid-2", if_exists="Fail", seed=7), attempt=1)
+    assert owner_of(tmp_path)["uid"] == "uid-2"
+
+
+@pytest.mark.parametrize(
+    ("saved", "uid", "attempt"),
+    [
+        pytest.param("checkpoints/phase1-00000004/manifest.json", "uid-1", 1, id="a checkpoint"),
+        pytest.param("finetune/mrpc/results.json", "uid-1", 1, id="results"),
+        pytest.param("metrics.jsonl", "uid-2", 1, id="another run's folder"),
+        pytest.param("metrics.jsonl", "uid-1", 2, id="another attempt's"),
+    ],
+)
+def test_a_folder_with_results_or_of_somebody_else_stays_claimed(
+    tmp_path: Path, saved: str, uid: str, attempt: int
+) -> None:
+    RunFolder.claim(config(tmp_path), attempt=1)
+    (tmp_path / saved).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / saved).touch()
+    before = entries(tmp_path)
+    give_up_unused(config(tmp_path, uid=uid), attempt=attempt)
+    assert entries(tmp_path) == before
+
+
+def test_without_a_claim_there_is_nothing_to_give_up(tmp_path: Path) -> None:
+    give_up_unused(config(tmp_path / "nowhere"), attempt=1)
+    assert not (tmp_path / "nowhere").exists()

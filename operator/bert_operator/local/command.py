@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -111,9 +112,22 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
         print_summary(Console(), read_report(output), output, next_steps)
     _list_runs(programs, output.parent)
     with contextlib.suppress(OSError):  # the terminal may be closed
-        for sentence in outcomes.describe_outcome(job, outcome):
+        command, job_file = _command_line(), options.job_file
+        for sentence in outcomes.describe_outcome(job, outcome, command, str(job_file) if job_file else None):
             print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - closing remarks
     return outcomes.exit_code(outcome)
+
+
+def _command_line() -> str:
+    """Return the command that runs now, as somebody in the current folder would type it."""
+    program, *words = sys.argv
+    if Path(program).name == "__main__.py":
+        return shlex.join([sys.executable, "-m", "bert_operator", *words])
+    if shutil.which(Path(program).name) == program:
+        program = Path(program).name
+    elif Path(program).is_relative_to(Path.cwd()):
+        program = os.path.relpath(program)
+    return shlex.join([program, *words])
 
 
 def _list_runs(programs: Programs, folder: Path) -> None:

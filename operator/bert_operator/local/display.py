@@ -21,6 +21,7 @@ from rich.text import Text
 
 from bert_operator.api.schema.finetuning import MISMATCHED, TASK_METRICS
 from bert_operator.foreign_text import tame
+from bert_operator.local.output_once import OutputOnce
 from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_duration
 
@@ -47,8 +48,17 @@ _TASK_METRICS = frozenset(metric for metrics in TASK_METRICS.values() for metric
 class Display(Protocol):
     """Where output goes."""
 
-    def show(self, line: str, record: ProgressRecord | None) -> None:
-        """Show a line of a child. record: what it parses to, if it is a progress record."""
+    def show(self, line: str, record: ProgressRecord | None, *, from_rank: bool = True) -> None:
+        """Show a line of a child.
+
+        Args:
+            line: As it came.
+            record: What it parses to, if it is a progress record.
+            from_rank: False where the launcher itself wrote it.
+        """
+
+    def end_attempt(self, told: str) -> None:
+        """Show what was held back of a child that has ended. told: why it did, in a remark; empty for none."""
 
     def note(self, text: str) -> None:
         """Show a remark of the operator."""
@@ -65,10 +75,13 @@ class PlainDisplay:
         self._output: TextIO | None = output or sys.stdout
         self._remarks: TextIO | None = remarks or sys.stderr
 
-    def show(self, line: str, record: ProgressRecord | None) -> None:
+    def show(self, line: str, record: ProgressRecord | None, *, from_rank: bool = True) -> None:
         """Write the line."""
-        del record
+        del record, from_rank
         self._output = _write(self._output, line)
+
+    def end_attempt(self, told: str) -> None:
+        """Nothing was held back."""
 
     def note(self, text: str) -> None:
         """Write the remark."""
@@ -90,13 +103,17 @@ class LineDisplay(PlainDisplay):
     ) -> None:
         """Write as ``PlainDisplay`` does. clock: in seconds, never backwards."""
         super().__init__(output, remarks)
+        self._once = OutputOnce()
         self._clock = clock
         self._due_at_s = -math.inf
 
-    def show(self, line: str, record: ProgressRecord | None) -> None:
+    def show(self, line: str, record: ProgressRecord | None, *, from_rank: bool = True) -> None:
         """Write what the line says, unless it is progress that comes too soon; the end of a stage never does."""
         if record is None:
-            self._print(line)
+            for text in self._once.take(line, from_rank=from_rank):
+                self._print(text)
+        elif record.event == "failed":
+            self._once.take_reason(record.text("message") or "")
         elif record.event == "progress":
             now_s = self._clock()
             step, steps = record.count("step"), record.count("steps")
@@ -105,6 +122,12 @@ class LineDisplay(PlainDisplay):
                 self._print(_render_progress(record))
         elif (sentence := describe_record(record)) is not None:
             self._print(sentence)
+
+    def end_attempt(self, told: str) -> None:
+        """Write what was held back and says something else."""
+        ended, self._once = self._once, OutputOnce()
+        for text in ended.end(told):
+            self._print(text)
 
     def _print(self, text: str) -> None:
         super().show(tame(text), None)
@@ -124,17 +147,27 @@ class BarDisplay:
             _TimeLeftColumn(),
             console=console,
         )
+        self._once = OutputOnce()
         self._tasks: dict[str, TaskID] = {}
         self._progress.start()
 
-    def show(self, line: str, record: ProgressRecord | None) -> None:
+    def show(self, line: str, record: ProgressRecord | None, *, from_rank: bool = True) -> None:
         """Move the bar, or print the line above it."""
         if record is None:
-            self._print(line)
+            for text in self._once.take(line, from_rank=from_rank):
+                self._print(text)
+        elif record.event == "failed":
+            self._once.take_reason(record.text("message") or "")
         elif record.event in ("progress", "stage_started"):
             self._move(record)
         elif (sentence := describe_record(record)) is not None:
             self._print(sentence)
+
+    def end_attempt(self, told: str) -> None:
+        """Print what was held back and says something else."""
+        ended, self._once = self._once, OutputOnce()
+        for text in ended.end(told):
+            self._print(text)
 
     def note(self, text: str) -> None:
         """Print the remark above the bar."""
@@ -244,7 +277,7 @@ def describe_record(record: ProgressRecord) -> str | None:
             return _describe_evaluation(record)
         case "exported":
             return f"Exported the model to {record.text('path')}"
-        case "failed" | "stopped":
+        case "stopped":
             return record.text("message")
     return None
 

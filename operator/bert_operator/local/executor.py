@@ -20,12 +20,13 @@ from types import FrameType
 from typing import Any
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.status import JobStatus, StageResult
+from bert_operator.api.schema.status import MAX_MESSAGE, JobStatus, StageResult
 from bert_operator.errors import LaunchError
 from bert_operator.local.display import Display
 from bert_operator.local.guard import guarded
-from bert_operator.local.launch import Launch, drop_banner, read_gloo_exit
+from bert_operator.local.launch import Launch, read_gloo_exit
 from bert_operator.local.outcomes import JobOutcome
+from bert_operator.local.output_once import find_last_words
 from bert_operator.local.processes import ChildProcess, Exited, Line
 from bert_operator.state.observed import Child, Observed, read_outcome, read_termination_record
 from bert_operator.state.plan import Plan, plan
@@ -41,8 +42,10 @@ DEADLINE_GRACE_S = 120.0
 TELL_S = 0.5
 """At most so old is the progress that ``tell`` was given."""
 
-_LAST_LINES = 20
+_LAST_LINES = 40  # frames of mpirun's are among them
 _MAX_RECORD_BYTES = 65_536
+_TOLD = MAX_MESSAGE - 100
+"""Characters of a reason that the status has room for, behind the names of run and attempt."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 MakeLaunch = Callable[[ChildSpec, Path], Launch]
@@ -108,8 +111,7 @@ class LocalExecutor:
         self._checkpoint: ProgressRecord | None = None
         self._resumed: ProgressRecord | None = None
         self._results: tuple[StageResult, ...] = ()
-        # Twice as many, since the banner of mpirun is dropped from them.
-        self._last_lines: deque[str] = deque(maxlen=2 * _LAST_LINES)
+        self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._launcher_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._stop_signals: list[int] = []
         self._kill_at_s: float | None = None  # on the monotonic clock
@@ -133,7 +135,6 @@ class LocalExecutor:
                     self._process.finish()
         return JobOutcome(
             status=self._status,
-            last_lines=tuple(self._last_output()[-_LAST_LINES:]),
             checkpoint=_describe_checkpoint(self._checkpoint),
             stop_signal=self._stop_signals[0] if self._stop_signals else None,
         )
@@ -235,7 +236,7 @@ class LocalExecutor:
             self._last_lines.append(line.text)
         else:
             self._launcher_lines.append(line.text)
-        self._display.show(line.text, record)
+        self._display.show(line.text, record, from_rank=line.from_rank)
 
     def _tell_progress_if_due(self) -> None:
         """Tell what the newest records say. Lines alone change no decision, so that nothing else is planned anew."""
@@ -302,27 +303,29 @@ class LocalExecutor:
         # horovodrun always exits with 1: the code of the rank that failed first is in its output.
         first_exit = read_gloo_exit(self._launcher_lines) if return_code == 1 else None
         outcome = read_outcome(first_exit or return_code, record)
+        message = outcome.message or find_last_words(self._last_lines) or find_last_words(self._launcher_lines)
+        self._display.end_attempt(message[:_TOLD])
         self._children[attempt] = replace(
             child,
             state=outcome.state,
             exit_code=outcome.exit_code,
             signal=outcome.signal,
             reason=outcome.reason,
-            message=outcome.message or next((line for line in reversed(self._last_output()) if line.strip(" -=")), ""),
+            message=message,
             finished_at_s=time.time(),
         )
-
-    def _last_output(self) -> list[str]:
-        """Return the last plain lines of the newest attempt's ranks, or else of its launcher."""
-        return drop_banner(list(self._last_lines)) or list(self._launcher_lines)
 
     def _report(self, step: Plan) -> None:
         """Report what is new, before it is carried out."""
         known = {failure.attempt for failure in self._status.failures}
         new_failures = [failure for failure in step.status.failures if failure.attempt not in known]
-        for failure in new_failures:
+        # Of the last one the closing remarks tell.
+        for failure in new_failures if step.status.phase not in ("Failed", "Stopped") else ():
             end = f"signal {failure.signal}" if failure.signal is not None else f"exit code {failure.exit_code}"
-            self._display.note(f"Attempt {failure.attempt} ({failure.run}) failed with {end}")
+            told = f": {failure.message}" if failure.message else ""
+            if failure.message and failure.message in [each.message for each in self._status.failures[-1:]]:
+                told = ", as the one before"
+            self._display.note(f"Attempt {failure.attempt} ({failure.run}) failed with {end}{told}")
         if step.create is not None:
             ranks = f"{step.create.ranks} ranks" if step.create.ranks > 1 else "one process"
             stages = ", ".join(step.create.stages)

@@ -51,8 +51,6 @@ _EXPORTED_FAMILIES = (
 _GLOO_PREFIX = re.compile(r"^\[\d+\]<(?:stdout|stderr)>: ?")
 _TORCHRUN_PREFIX = "torchrun: "  # of bert_trainer.parallel.torchrun
 _SHELL_WORDS = ("Killed", "Terminated")  # printed by the shell in which horovodrun starts every rank
-_MPI_FRAME = re.compile(r"-{60,}")
-_GREETING = re.compile(r"rank \d+ on \S+: ")  # every rank's first line: its share of the machine
 _GLOO_EXIT = re.compile(r"^(?:Process \d+ exit with status code (-?\d{1,9})\.|Exit code: (-?\d{1,9}))$")
 
 
@@ -306,16 +304,6 @@ def split_prefix(line: str, launcher: LauncherName) -> tuple[str, bool]:
         return line, True
     stripped, found = _GLOO_PREFIX.subn("", line)
     return stripped, bool(found) and stripped not in _SHELL_WORDS
-
-
-def drop_banner(lines: list[str]) -> list[str]:
-    """Remove lines that name no cause: ranks' first lines, and the framed banner that mpirun prints after a failure."""
-    lines = [line for line in lines if not _GREETING.match(line)]
-    edges = [number for number, line in enumerate(lines) if _MPI_FRAME.fullmatch(line)]
-    # The banner stands last; a frame with text behind it is the program's own.
-    if len(edges) < 2 or any(lines[edges[-1] + 1 :]):
-        return lines
-    return lines[: edges[-2]]
 
 
 def read_gloo_exit(lines: Iterable[str]) -> int | None:

@@ -9,7 +9,6 @@ from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import Reason
 from bert_operator.api.schema.status import Failure, JobStatus
 from bert_operator.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_SUCCEEDED
-from bert_operator.foreign_text import tame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +16,6 @@ class JobOutcome:
     """The outcome of a job, once its last child has exited."""
 
     status: JobStatus
-    last_lines: tuple[str, ...] = ()
-    """Of the newest attempt's plain output, oldest first."""
     checkpoint: str | None = None
     """Stage and step of the newest checkpoint that was reported."""
     stop_signal: int | None = None
@@ -34,27 +31,35 @@ def exit_code(outcome: JobOutcome) -> int:
     return EXIT_BAD_INPUT if _failed_by(outcome, Reason.INVALID_INPUT) else EXIT_FAILED
 
 
-def describe_outcome(job: BertPretrainJob, outcome: JobOutcome) -> list[str]:
-    """Return the closing remarks; none after success, which has a summary instead."""
+def describe_outcome(job: BertPretrainJob, outcome: JobOutcome, command: str, job_file: str | None) -> list[str]:
+    """Return the closing remarks; none after success, which has a summary instead.
+
+    Args:
+        job: As it ran.
+        outcome: Of it.
+        command: The command line that ran it.
+        job_file: The file that says ``output.ifExists``; None: it was no file.
+    """
     if outcome.status.phase == "Succeeded":
         return []
     if outcome.status.phase == "Stopped":
-        return [f"Stopped{_at(outcome)}.", _how_to_resume(job, "again")]
-    failures = outcome.status.failures
-    lines = []
-    if outcome.last_lines and failures:
-        lines.append(f"Last lines of attempt {outcome.status.attempt} ({outcome.status.run}):")
-        lines += [f"  | {tame(line)}" for line in outcome.last_lines]
+        return [f"Stopped{_at(outcome)}.", _how_to_go_on(job, outcome, command, job_file, "To go on")]
     message = next((item.message for item in outcome.status.conditions if item.type == "Failed"), "")
-    lines.append(f"Failed: {message}")
+    lines = [f"Failed: {message}"]
+    failures = outcome.status.failures
     if _failed_by(outcome, Reason.INVALID_INPUT):
-        lines.append(_how_to_resume(job, "after correcting what is named above"))
+        # A hint is what to do next. A run without a checkpoint has given its folder up: nothing has to be resumed.
+        if outcome.checkpoint:
+            lines.append(_how_to_go_on(job, outcome, command, job_file, "With that corrected, to go on"))
+        elif "\nhint: " not in message:
+            lines.append(f"With that corrected: {command}")
     elif _failed_by(outcome, Reason.DEADLINE_EXCEEDED):
-        lines.append(_how_to_resume(job, "with a later spec.runPolicy.activeDeadlineSeconds"))
-    elif failures and failures[-1].signal is not None:
-        lines += [_explain_signal(failures[-1]), _how_to_resume(job, "then")]
+        later = "With a later spec.runPolicy.activeDeadlineSeconds, to go on"
+        lines.append(_how_to_go_on(job, outcome, command, job_file, later))
     else:
-        lines.append(_how_to_resume(job, "once the cause is removed"))
+        if failures and failures[-1].signal is not None:
+            lines.append(_explain_signal(failures[-1]))
+        lines.append(_how_to_go_on(job, outcome, command, job_file, "With the cause removed, to go on"))
     return lines
 
 
@@ -68,15 +73,12 @@ def _at(outcome: JobOutcome) -> str:
     return f" with a checkpoint at {outcome.checkpoint}"
 
 
-def _how_to_resume(job: BertPretrainJob, when: str) -> str:
-    command = f"Run the same command {when}"
-    match job.spec.output.if_exists:
-        case "Resume":
-            return f"{command} to resume from there; nothing that was finished is repeated."
-        case "Fail":
-            return f"{command} with spec.output.ifExists: Resume to resume from there."
-        case _:
-            return f"{command} to start over, or with spec.output.ifExists: Resume to resume from there."
+def _how_to_go_on(job: BertPretrainJob, outcome: JobOutcome, command: str, job_file: str | None, when: str) -> str:
+    """Return the one command that goes on from what is saved, and the setting without which it would not."""
+    where = f" from {outcome.checkpoint}" if outcome.checkpoint else ""
+    if job.spec.output.if_exists == "Resume":
+        return f"{when}{where}: {command}"
+    return f"{when}{where}, set spec.output.ifExists: Resume{f' in {job_file}' if job_file else ''}, then: {command}"
 
 
 def _explain_signal(failure: Failure) -> str:

@@ -10,6 +10,7 @@ from 1, since the folder is the one place that sees all of them in their order.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -23,7 +24,7 @@ from typing import Any
 
 from bert_trainer.config.checks import parse_run_config, resolve_model
 from bert_trainer.config.run_config import ModelConfig, ModelFile, RunConfig
-from bert_trainer.errors import EXIT_BAD_INPUT, FencedError, InputError, StorageFailed
+from bert_trainer.errors import EXIT_BAD_INPUT, FencedError, InputError, StorageFailed, TrainerError
 from bert_trainer.system.atomic_files import (
     disk_errors,
     is_outage,
@@ -189,6 +190,22 @@ class RunFolder:
         self.check_fence()
         for folder in (self.path, *self.path.glob("finetune/*/")):
             remove_partial_files(folder)
+
+
+def give_up_unused(config: RunConfig, *, attempt: int) -> None:
+    """Take back the claim of a run that was refused for its input before it had saved anything.
+
+    Its records would refuse the corrected run in turn: as one that holds the folder, or as made with other settings.
+    What a data build has finished stays, and the next one keeps what fits. Does nothing where the folder is not ours.
+    """
+    path = Path(config.output_folder)
+    with contextlib.suppress(OSError, TrainerError):
+        owner = _read_owner(path / _RUN_FILE)
+        is_ours = owner is not None and (owner["uid"], owner["attempt"]) == (config.job.uid, attempt)
+        if is_ours and not any(any((path / name).glob("*")) for name in ("checkpoints", *_RESULT_FOLDERS)):
+            # The other way round an end in between would leave settings without an owner, which refuse others for good.
+            (path / CONFIG_FILE).unlink(missing_ok=True)
+            (path / _RUN_FILE).unlink(missing_ok=True)
 
 
 def _list_written(path: Path, config: RunConfig) -> list[Path]:

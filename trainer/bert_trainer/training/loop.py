@@ -17,8 +17,9 @@ from functools import partial
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import CheckpointTimes, EvaluateStage, ExportStage, PrepareStage, PretrainStage, Stage
-from bert_trainer.errors import Stopped, TrainerError
+from bert_trainer.errors import InputError, Stopped, TrainerError
 from bert_trainer.model.bert import Bert
+from bert_trainer.output.run_folder import give_up_unused
 from bert_trainer.output.termination import report_error
 from bert_trainer.parallel.connection import connect
 from bert_trainer.parallel.world import World
@@ -70,6 +71,8 @@ def train(config: RunConfig, *, attempt: int) -> None:
         sys.stderr.flush()
         run_stages(session, stop)
     except TrainerError as error:
+        if isinstance(error, InputError):
+            give_up_unused(config, attempt=attempt)
         # Before the other ranks can notice, as in on_rank_0: once one rank has left, mpirun kills the rest, this one
         # included, and the reason would be lost.
         report_error("bert-train", error)

@@ -27,9 +27,9 @@ from bert_trainer.dataset.commands.terminal import ProgressBar, print_line
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.dataset.workers.mpi_pool import MpiWorld, world_size
-from bert_trainer.errors import EXIT_FAILED, Stopped, TrainerError
+from bert_trainer.errors import EXIT_FAILED, InputError, Stopped, TrainerError
 from bert_trainer.output.progress import Reporter
-from bert_trainer.output.run_folder import RunFolder
+from bert_trainer.output.run_folder import RunFolder, give_up_unused
 from bert_trainer.output.termination import write_termination
 from bert_trainer.system import heartbeat
 from bert_trainer.system.busy_beats import beat_while_busy
@@ -110,6 +110,7 @@ def _summary(root: Path, record: DatasetInfo) -> str:
 def _build_for_job(arguments: argparse.Namespace, stop: StopSignals, open_pool: OpenPool | None) -> int:
     """Run every prepare stage of a job, in order, and leave a termination record."""
     name: str | None = None
+    config, attempt = None, 1
     try:
         config = load_run_config(arguments.config)
         attempt = int(os.environ.get("BERT_ATTEMPT", "1"))
@@ -123,6 +124,8 @@ def _build_for_job(arguments: argparse.Namespace, stop: StopSignals, open_pool: 
                 name = stage.name
                 _run_stage(stage, config, reporter, check, open_pool)
     except TrainerError as error:
+        if config is not None and isinstance(error, InputError):
+            give_up_unused(config, attempt=attempt)
         write_termination(type(error).__name__, error.exit_code, str(error), stage=name)
         raise
     except Exception as error:
