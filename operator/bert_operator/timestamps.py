@@ -35,6 +35,10 @@ def time_of(text: object) -> float | None:
         return None
 
 
+LONGEST_ESTIMATE_S = 10 * 365 * 86_400.0
+"""What a program expects to take longer is no estimate."""
+
+
 def render_duration(seconds: float) -> str:
     """Return ``42 s``, ``3:07 min`` or ``2:05 h``."""
     whole = max(0, round(seconds))

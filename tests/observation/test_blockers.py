@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bert_operator.api.schema.status import JobStatus
-from bert_operator.cluster.blockers import SILENCE_S, classify_refusal, find_blocker
+from bert_operator.cluster.blockers import SCHEDULER_SILENCE_S, SILENCE_S, classify_refusal, find_blocker, steady
 from bert_operator.cluster.object_summaries import read_child, read_pod
 from bert_operator.cluster.observation import observe_child
 from bert_operator.cluster.settings import DEFAULT_TRAINER_IMAGE
@@ -438,3 +438,39 @@ def test_a_refusal_is_classified_by_its_message(message: str, reason: str) -> No
     blocker = classify_refusal(message)
     assert blocker.reason == reason
     assert blocker.message.startswith(f"{message}. Next: ")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ('persistentvolumeclaim "bert" not found. not found.', 'persistentvolumeclaim "bert" not found'),
+        ("0/3 nodes are available. not found. not found", "0/3 nodes are available. not found"),
+        ("stream error: stream ID 17; INTERNAL_ERROR", "stream error: stream ID; INTERNAL_ERROR"),
+        ("read tcp 10.0.0.7:53422->192.0.2.1:443: reset", "read tcp 10.0.0.7->192.0.2.1:443: reset"),
+        ("back-off 5m0s restarting failed container", "back-off restarting failed container"),
+        ("0/3 nodes are available: 3 Insufficient cpu.", "0/3 nodes are available: 3 Insufficient cpu"),
+    ],
+)
+def test_what_differs_from_try_to_try_is_left_out_and_nothing_said_twice(said: str, told: str) -> None:
+    assert steady(said) == told
+
+
+def test_a_pod_that_no_scheduler_has_looked_at_is_told_with_the_schedulers_name() -> None:
+    pod = pod_document("single", phase="Pending", node="")
+    pod["spec"]["schedulerName"] = "volcano"
+    assert blocker_at(pod, SCHEDULER_SILENCE_S - 1) is None
+    late = blocker_at(pod, SCHEDULER_SILENCE_S)
+    assert late is not None
+    assert late.reason == "Unschedulable"
+    assert "no scheduler called volcano has looked at it" in late.message
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    pod["status"]["conditions"] = [gated]
+    told = blocker_at(pod, SCHEDULER_SILENCE_S)
+    assert told is None or "volcano" not in told.message
+
+
+def blocker_at(pod: dict[str, Any], after_s: float) -> Blocker | None:
+    child, read = read_child(child_document("Job")), read_pod(pod)
+    assert child is not None
+    assert read is not None
+    return find_blocker(child[1], [read[1]], {}, workers=1, now_s=CREATED_S + after_s)

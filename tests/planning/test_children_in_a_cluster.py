@@ -317,3 +317,10 @@ def test_a_retry_deletes_the_pod_that_others_keep_once() -> None:
     held = child(state="Failed", exit_code=1, is_held=True, ref=ref())
     step = plan(TRAINING_ONLY, observed(held), NOW_S)
     assert [*step.stop, *step.remove] == [held]
+
+
+def test_one_failure_is_no_row_of_failures() -> None:
+    lost = child(state="Failed", reason="PodDeleted", ref=ref())
+    status = plan(with_policy(infrastructureRetries=0), observed(lost), NOW_S).status
+    assert status.message is not None
+    assert status.message.startswith("1 failure without a new checkpoint in between. ")

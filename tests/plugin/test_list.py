@@ -38,8 +38,8 @@ def test_jobs_that_wait_for_a_person_stand_first(
     kubectl.answer(GET, items(*JOBS))
     assert bert("list") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "NAME     PHASE       STAGE    PROGRESS   LOSS    SEQ/S   LEFT        ATTEMPT   AGE",
-        "waits    Blocked     -        -          -       -       -           1         2:00 h",
+        "NAME     PHASE       STAGE    PROGRESS   LOSS    SEQ/S   LEFT        ATTEMPT   AGE        REASON",
+        "waits    Blocked     -        -          -       -       -           1         2:00 h     Unschedulable",
         "paused   Stopped     phase1   -          -       -       -           1         2:00 h",
         "new      Unseen      -        -          -       -       -           0         1:00 min",
         "corpus   Running     phase1   57%        6.104   241.4   12:03 min   3         2:00 h",

@@ -148,3 +148,13 @@ def test_objects_that_own_each_other_stand_once() -> None:
             objects.append(item)
     objects[0]["metadata"]["ownerReferences"].append({"uid": objects[-1]["metadata"]["uid"]})
     assert len(show_tree(Job(running()), objects, Ink(), NOW_S)) == 2 + len(objects)
+
+
+def test_an_object_that_has_lost_its_owner_stands_in_the_tree_and_is_told() -> None:
+    orphan = owned("Job", "corpus-a1-training", UID)
+    del orphan["metadata"]["ownerReferences"]
+    of_orphan = pod("corpus-a1-training-x", metadata={"ownerReferences": [{"uid": orphan["metadata"]["uid"]}]})
+    lines = show_tree(Job(running()), [orphan, of_orphan, owned("Job", "another", "a namesake's")], Ink(), NOW_S)
+    assert len(lines) == 4
+    assert "no owner: it is not deleted with the job" in lines[2]
+    assert "Pod/corpus-a1-training-x" in lines[3]

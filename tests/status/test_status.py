@@ -258,3 +258,12 @@ def test_a_run_that_ended_between_two_reports_is_done_nevertheless() -> None:
         now_s=NOW_S + 2,
     )
     assert again.progress == ended
+
+
+def test_an_estimate_of_many_years_is_none() -> None:
+    for seconds, eta in (("1e15", None), ("999999999", None), ("130", "2:10 min")):
+        record = line(f"event=progress stage=phase1 step=2 steps=9 remaining_s={seconds} job=u attempt=2")
+        progress = describe(JobStatus(), facts(progress=record), RUNNING, generation=1, now_s=NOW_S).progress
+        assert progress is not None
+        assert progress.eta == eta
+        assert (progress.estimated_remaining_seconds is None) == (eta is None)

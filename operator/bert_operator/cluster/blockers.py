@@ -25,6 +25,8 @@ from bert_operator.render.images import PLACEHOLDER_REGISTRY
 from bert_operator.state.observed import Blocker
 from bert_operator.timestamps import render_time
 
+SCHEDULER_SILENCE_S = 120.0
+"""Seconds after which a pod that no scheduler has said anything of is reported; a busy one takes a while."""
 SILENCE_S = 30.0
 """Seconds after which an MPIJob without a status is reported, and a pod that runs and is not ready."""
 
@@ -56,9 +58,23 @@ _RUNTIME_REMEDIES = (
         "with a claim in place of the image",
     ),
 )
-# A new one for every try: with it the message would be another status write each time.
-_BACK_OFF = re.compile(r"back-off [0-9][0-9hms.]*", re.IGNORECASE)
-_CONTAINER_ID = re.compile(r' "[0-9a-f]{64}"')
+# Others for every try: with them the message would be another status write each time.
+_UNSTEADY = (
+    (re.compile(r"\b(back-off) [0-9][0-9hms.]*", re.IGNORECASE), r"\1"),
+    (re.compile(r' "[0-9a-f]{64}"'), ""),
+    (re.compile(r"\b(stream(?: ID)?) [0-9]+", re.IGNORECASE), r"\1"),
+    # The port at this end of a connection: read tcp 10.0.0.7:53422->192.0.2.1:443
+    (re.compile(r"(?<=[0-9\]]):[0-9]{1,5}(?=->)"), ""),
+    # The scheduler's two parts may say the same: persistentvolumeclaim "x" not found. not found.
+    (re.compile(r"\b(\w[^.]*)\. \1(?=\.|$)"), r"\1"),
+)
+
+
+def steady(message: str) -> str:
+    """Return what others say without what differs from one try to the next, and without a full stop at its end."""
+    for words, instead in _UNSTEADY:
+        message = words.sub(instead, message)
+    return message.rstrip(". ")
 
 
 def is_about_user_namespaces(message: str) -> bool:
@@ -84,7 +100,9 @@ def find_blocker(
         now_s: By the API server's clock.
     """
     for pod in pods:
-        if pod.phase == "Pending" and (blocker := _pod_blocker(pod, _about(pod.uid, warnings.get(pod.name, ())))):
+        if pod.phase == "Pending" and (
+            blocker := _pod_blocker(pod, _about(pod.uid, warnings.get(pod.name, ())), now_s)
+        ):
             return blocker
     expected = 1 if child.kind == "Job" else workers + 1
     # Not once they are there: the Warning of a refusal outlives the next try, which has succeeded.
@@ -170,14 +188,21 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
     return Blocker(reason=reason, message=f"{message}. Next: {remedy}")
 
 
-def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker | None:
+def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary], now_s: float) -> Blocker | None:
     if (blocker := _waiting_blocker(pod)) is not None:
         return blocker
     look = f"kubectl describe pod {pod.name}"
+    if pod.unseen_by and now_s - pod.created_at_s >= SCHEDULER_SILENCE_S:
+        return Blocker(
+            reason=BlockerReason.UNSCHEDULABLE,
+            message=f"Pod {pod.name}: no scheduler called {pod.unseen_by} has looked at it for "
+            f"{SCHEDULER_SILENCE_S:.0f} s. Next: see whether it runs; if there is none of that name, delete the job "
+            "and apply it with another spec.scheduling.schedulerName, or without one",
+        )
     if pod.unschedulable:
         return Blocker(
             reason=BlockerReason.SCHEDULING_GATED if _GATED.search(pod.unschedulable) else BlockerReason.UNSCHEDULABLE,
-            message=f"Pod {pod.name}: {pod.unschedulable}. Next: {how_to_schedule(pod.unschedulable) or look}",
+            message=f"Pod {pod.name}: {steady(pod.unschedulable)}. Next: {how_to_schedule(pod.unschedulable) or look}",
         )
     for warning in reversed(warnings):
         # Other sandboxes fail for a moment only, while the node's network starts.
@@ -186,15 +211,15 @@ def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker
         if warning.reason in _CLAIM_EVENTS:
             return Blocker(
                 reason=BlockerReason.DEVICES_FAILED,
-                message=f"Pod {pod.name}: {warning.message}. Next: kubectl describe pod {pod.name}; the claims and "
-                "templates of resources.resourceClaims have to exist in the namespace, and their driver to run on "
+                message=f"Pod {pod.name}: {steady(warning.message)}. Next: kubectl describe pod {pod.name}; the claims "
+                "and templates of resources.resourceClaims have to exist in the namespace, and their driver to run on "
                 "the node",
             )
     mount = next((warning for warning in reversed(warnings) if warning.reason in _VOLUME_EVENTS), None)
     if mount is not None:
         return Blocker(
             reason=BlockerReason.VOLUME_FAILED,
-            message=f"Pod {pod.name}: {mount.message}. Next: {how_to_mount(mount.message) or look}",
+            message=f"Pod {pod.name}: {steady(mount.message)}. Next: {how_to_mount(mount.message) or look}",
         )
     return None
 
@@ -205,7 +230,7 @@ def _waiting_blocker(pod: PodSummary) -> Blocker | None:
         return None
     name, reason, details = pod.waiting
     details = details or "no further message"
-    said = f"{reason}: {details}"
+    said = steady(f"{reason}: {details}")
     if name:
         return _foreign_blocker(pod, name, reason, said)
     if reason in _IMAGE_REASONS and f"{PLACEHOLDER_REGISTRY}/" in details:
@@ -236,8 +261,7 @@ def _foreign_blocker(pod: PodSummary, name: str, reason: str, said: str) -> Bloc
     kind = BlockerReason.IMAGE_PULL_FAILED if reason in _IMAGE_REASONS else BlockerReason.CONTAINER_NOT_STARTING
     return Blocker(
         reason=kind,
-        # kubelet's pause grows with every try, and each other message would be a status write.
-        message=f"Pod {pod.name}: container {name}: {_BACK_OFF.sub('back-off', said)}. It is not the job's: an "
+        message=f"Pod {pod.name}: container {name}: {said}. It is not the job's: an "
         f"admission webhook has added it. Next: kubectl logs {pod.name} -c {name}; have whoever adds it correct it, or "
         "leave these pods out",
     )
@@ -247,6 +271,5 @@ def _runtime_blocker(pod: PodSummary, message: str) -> Blocker | None:
     """Return the blocker if a node cannot set up a pod with an image as a volume, or with a user namespace."""
     for words, reason, remedy in _RUNTIME_REMEDIES:
         if words.search(message):
-            said = _CONTAINER_ID.sub("", message)
-            return Blocker(reason=reason, message=f"Pod {pod.name}: {said}. Next: {remedy}")
+            return Blocker(reason=reason, message=f"Pod {pod.name}: {steady(message)}. Next: {remedy}")
     return None

@@ -171,6 +171,8 @@ class PodSummary(NamedTuple):
     """Why the whole pod has failed, in kubelet's words: it was refused, evicted, or ended with its node."""
     foreign_end: Ended | None = None
     """The container of others that failed first."""
+    unseen_by: str = ""
+    """The scheduler that has not looked at it yet, by its name; empty once one has."""
     beside: tuple[str, ...] = ()
     """Containers of others that go on although the trainer has ended, and keep the pod."""
 
@@ -377,6 +379,7 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         unschedulable=(scheduled.get("message") or scheduled.get("reason") or "")[:_LONGEST_NOTE]
         if scheduled.get("status") == "False"
         else "",
+        unseen_by=sys.intern(_scheduler(body)) if not scheduled and status.get("phase") == "Pending" else "",
         disruption=_disruption(status, disruption),
         exit_code=ended.get("exitCode"),
         ended_by=sys.intern(ended.get("reason") or ""),
@@ -402,6 +405,12 @@ def _image(pod: Document) -> str:
     texts = (spec.get("image") or "", status.get("imageID") or "", spec.get("imagePullPolicy") or "")
     found = find_digest(*texts) if all(isinstance(text, str) and len(text) <= MAX_IMAGE for text in texts) else None
     return sys.intern(found) if found is not None and len(found) <= MAX_IMAGE else ""
+
+
+def _scheduler(pod: Document) -> str:
+    """Return the scheduler that a pod without a node waits for."""
+    spec = pod.get("spec") or {}
+    return "" if spec.get("nodeName") else str(spec.get("schedulerName") or "")[:_LONGEST_NAME]
 
 
 def _told(status: Document) -> str:

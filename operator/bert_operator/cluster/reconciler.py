@@ -21,7 +21,7 @@ from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import FailureReason
 from bert_operator.api.schema.status import TERMINAL_PHASES, JobStatus, wants_newer
 from bert_operator.cluster.allowance import RETRY_S, Allowance
-from bert_operator.cluster.blockers import SILENCE_S
+from bert_operator.cluster.blockers import SCHEDULER_SILENCE_S, SILENCE_S
 from bert_operator.cluster.children import ChildMetrics, Children, delete_object, with_hash
 from bert_operator.cluster.client import ApiClient
 from bert_operator.cluster.events import JobEvent
@@ -409,6 +409,7 @@ def _pauses_of(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) ->
     if child.kind == "MPIJob" and not child.has_status:
         silent_since_s.append(child.created_at_s)
     moments_s = [since_s + SILENCE_S for since_s in silent_since_s]
+    moments_s += [pod.created_at_s + SCHEDULER_SILENCE_S for pod in pods if pod.unseen_by]
     if (lost := find_lost_worker(child, pods)) is not None:
         moments_s.append(lost[1])
     if (held := find_held(child, pods)) is not None:

@@ -343,17 +343,21 @@ def _final_verdict(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdi
     in_vain = since_checkpoint(failures)
     if num_counted(in_vain) > policy.infrastructure_retries:
         count = sum(failure.kind == "Infrastructure" for failure in in_vain)
-        message = f"{count} failures in a row without a new checkpoint in between. {message}"
+        message = f"{_say_failures(count)} without a new checkpoint in between. {message}"
         return Verdict(phase="Failed", reason=Reason.INFRASTRUCTURE_RETRIES_SPENT, message=message)
     unproven = since_proof(failures)
     if num_counted(unproven) > most_unproven(policy.infrastructure_retries):
         count = sum(failure.kind == "Infrastructure" for failure in unproven)
         message = (
-            f"{count} failures in a row, and no attempt has told (event=resumed) that it went on from what those "
+            f"{_say_failures(count)}, and no attempt has told (event=resumed) that it went on from what those "
             f"before it have reported as saved. {message}"
         )
         return Verdict(phase="Failed", reason=Reason.INFRASTRUCTURE_RETRIES_SPENT, message=message)
     return None
+
+
+def _say_failures(count: int) -> str:
+    return f"{count} failures in a row" if count > 1 else "1 failure"
 
 
 def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now_s: float) -> _Step:

@@ -36,8 +36,8 @@ def add_list_options(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         choices=_WithPrinters(_OUTPUTS),
-        help="wide: with checkpoint, reason, image; name: one name a line; json, yaml: the jobs as kubectl has them, "
-        "also jsonpath=TEMPLATE, go-template=TEMPLATE and custom-columns=COLUMNS, as in kubectl get",
+        help="wide: with workers, checkpoint, every reason, image; name: one name a line; json, yaml: the jobs as "
+        "kubectl has them, also jsonpath=TEMPLATE, go-template=TEMPLATE and custom-columns=COLUMNS, as in kubectl get",
     )
     parser.add_argument(
         "--phase",

@@ -16,6 +16,8 @@ _ORDER = (
 )
 _BLOCKED = "Blocked"
 """Stands in the column of phases where something is in the way."""
+_WITH_REASON = ("Invalid", "Failed", "Queued", "Pending", "Stopping")
+"""Phases that are not explained by themselves."""
 
 
 def parse_phases(text: str) -> frozenset[str]:
@@ -47,7 +49,11 @@ def show_list(jobs: Sequence[Job], ink: Ink, now_s: float, *, wide: bool, with_n
         header.insert(0, "NAMESPACE")
     if wide:
         header += ["WORKERS", "CHECKPOINT", "REASON", "IMAGE"]
+    elif with_reason := any(_reason(job) for job in jobs):
+        header.append("REASON")
     rows = [_row(job, now_s, wide=wide, with_namespace=with_namespace) for job in in_order(jobs)]
+    if not wide and with_reason:
+        rows = [[*row, printable(_reason(job))] for row, job in zip(rows, in_order(jobs), strict=True)]
     return table(header, rows, ink)
 
 
@@ -59,6 +65,11 @@ def in_order(jobs: Sequence[Job]) -> list[Job]:
         return (phase_cell(job) != (_BLOCKED, "red"), phase, -job.created_s, job.name)
 
     return sorted(jobs, key=place)
+
+
+def _reason(job: Job) -> str:
+    """Return why a job is not going its way; empty where it is."""
+    return job.reason if phase_cell(job) == (_BLOCKED, "red") or job.phase in _WITH_REASON else ""
 
 
 def _row(job: Job, now_s: float, *, wide: bool, with_namespace: bool) -> list[Cell]:

@@ -22,9 +22,14 @@ def show_tree(job: Job, objects: Sequence[Json], ink: Ink, now_s: float) -> list
         now_s: Seconds since 1970, from which ages count.
     """
     rows: list[list[Cell]] = [[f"BertPretrainJob/{job.name}", phase_cell(job), "-", age(job.created_s, now_s), ""]]
-    for lead, item in _below(job.uid, "", list(objects), ink, set()):
+    # Those that have lost their owner hang below the job whose label they have: they may be in its way.
+    owned = [item if _owners(item) else _hung(item, job.uid) for item in objects]
+    orphans = {_uid(item) for item in objects if not _owners(item)}
+    for lead, item in _below(job.uid, "", owned, ink, set()):
         metadata = item.get("metadata") or {}
         state, node, why = _state(item)
+        if _uid(item) in orphans:
+            why = "; ".join(filter(None, ("no owner: it is not deleted with the job", why)))
         created = age(time_of(metadata.get("creationTimestamp")), now_s)
         rows.append([f"{lead}{item.get('kind')}/{metadata.get('name')}", state, node, created, why])
     return table(["OBJECT", "STATE", "NODE", "AGE", "WHY"], rows, ink)
@@ -40,6 +45,10 @@ def _below(owner: str, lead: str, objects: list[Json], ink: Ink, shown: set[str]
         yield lead + branch, item
         more = "   " if is_last else ink.sign("│  ", "|  ")
         yield from _below(_uid(item), lead + more, objects, ink, shown)
+
+
+def _hung(item: Json, owner: str) -> Json:
+    return {**item, "metadata": {**(item.get("metadata") or {}), "ownerReferences": [{"uid": owner}]}}
 
 
 def _uid(item: Json) -> str:
