@@ -67,7 +67,7 @@ def test_another_attempt_writes_it_only_where_it_differs(
             jobs.wait_phase("demo", "Running", attempt=3)
             assert generation() == 2
             spec = api.get(POLICIES, "demo-pods", namespace).expect()["spec"]
-            assert len(spec["egress"]) == 2, "what the settings no longer allow"
+            assert len(spec["egress"]) == 3, "what the settings no longer allow"
     finally:
         restart(strict, jobNetworkPolicy=True, jobEgress=[{**TRACKER, **PORTS}])
 

@@ -28,7 +28,7 @@ def test_no_class_of_a_user_is_above_the_operator_s(api: Api, namespace: str) ->
     assert created["spec"]["priority"] == HIGHEST_OF_USERS
     above = {**shipped, "metadata": {"name": "above"}, "value": HIGHEST_OF_USERS + 1}
     answer = api.create(above)
-    assert (answer.status, "maximum allowed value of a user defined priority" in answer.message) == (403, True), answer
+    assert (answer.status, "maximum allowed value of a user defined priority" in answer.message) == (422, True), answer
     for name in OWN:
         assert api.get(CLASSES, name).expect()["value"] > HIGHEST_OF_USERS
 
