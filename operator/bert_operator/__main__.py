@@ -19,7 +19,7 @@ from bert_operator.api.parsing.documents import count_others, read_job_document,
 from bert_operator.api.parsing.validation import advise, null_remarks, parse_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.finetuning import OWN_TABLES
-from bert_operator.api.small_job import Surroundings, missing_task_files, shrink
+from bert_operator.api.small_job import Surroundings, fetch_command, missing_task_files, shrink
 from bert_operator.cluster.render_command import (
     NO_UID,
     SHOWN,
@@ -199,8 +199,7 @@ def _local(arguments: argparse.Namespace) -> int:
     job = _read_job(read_job_document(arguments.job), arguments)
     if arguments.small:
         for place, path, task in missing_task_files(job, _is_here):
-            name = "squad-v1.1" if task == "squad" else f"glue-{task}"
-            hint = "write the files first" if task in OWN_TABLES else f"bert-data fetch {name} gets them"
+            hint = "write the files first" if task in OWN_TABLES else f"{fetch_command(path, task)} gets them"
             raise DocumentError(f"{place}: {path} is not here, and nothing stands in for a task's files", hint=hint)
     return run_local(
         job,
@@ -280,20 +279,19 @@ def _render(arguments: argparse.Namespace) -> int:
 def _read_for_cluster(document: Document, arguments: argparse.Namespace, settings: Settings) -> ClusterJob:
     """Read a job as the operator with these settings does, and print advice. Raises OperatorError if it is invalid."""
     found = read_for_cluster(document, settings)
-    _note(null_remarks(document))
+    _note([*null_remarks(document), *advise(found.job)])
     if arguments.small:
         found = read_for_cluster(_shrink(document, found.job, arguments, in_cluster=True), settings)
-    _note(advise(found.job))
     return found
 
 
 def _read_job(document: Document, arguments: argparse.Namespace) -> BertPretrainJob:
     """Read a valid job and print advice about unusual values. Raises OperatorError if it is invalid."""
     job = parse_job(document)
-    _note(null_remarks(document))
+    # Before it is shrunk: batches and rates are judged as they were meant.
+    _note([*null_remarks(document), *advise(job)])
     if arguments.small:
         job = parse_job(_shrink(document, job, arguments, in_cluster=False))
-    _note(advise(job))
     return job
 
 

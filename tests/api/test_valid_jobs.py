@@ -25,7 +25,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
         "fp32",
     )
     assert (spec.run_policy.application_retries, spec.run_policy.infrastructure_retries) == (1, 3)
-    assert (spec.output.if_exists, spec.checkpoint.keep, spec.optimizer.name) == ("Fail", 3, "lamb")
+    assert (spec.output.if_exists, spec.checkpoint.keep, spec.optimizer.name) == ("Fail", 3, None)
 
 
 def test_an_integer_is_a_number() -> None:

@@ -234,6 +234,20 @@ def test_the_summary_shows_stages_accuracy_and_paths(tmp_path: Path) -> None:
         assert words in shown
 
 
+VERDICT = "no better than the most frequent token: 8.9% of 2500 masked tokens; next: another learningRate"
+
+
+def test_a_model_that_hardly_learnt_is_told_so_in_the_summary_and_as_a_sentence() -> None:
+    console, stream = terminal()
+    stages = [{**REPORT["stages"][0], "evaluations": [{"step": 60, "maskedLmAccuracy": 0.089}], "verdict": VERDICT}]
+    print_summary(
+        console, {**REPORT, "stages": stages, "heldOut": {**REPORT["heldOut"], "verdict": VERDICT}}, Path("o")
+    )
+    assert stream.getvalue().count(f"\nN{VERDICT[1:]}\n") == 2
+    evaluated = record(f'event=evaluated stage=evaluate when=after mlm_accuracy=0.089 verdict="{VERDICT}"')
+    assert describe_record(evaluated) == f"Evaluation after training: masked-LM accuracy 8.9%; {VERDICT}"
+
+
 MASKS = [
     {
         "before": "The file is",

@@ -17,7 +17,7 @@ from bert_operator.api.parsing.documents import read_job_document
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.schema import presets
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.small_job import Surroundings, missing_task_files, shrink
+from bert_operator.api.small_job import Surroundings, fetch_command, missing_task_files, shrink
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.errors import InvalidJob
@@ -179,6 +179,23 @@ def test_weights_of_another_size_are_only_looked_at_or_left_out() -> None:
     assert there.initial_checkpoint.load == "none"
     assert missing.initial_checkpoint is None
     assert (there.model.preset, there.model.architecture) == ("tiny", "distilbert")
+
+
+@pytest.mark.parametrize(
+    ("path", "task", "command"),
+    [
+        # As the examples read them, and as the guide of fine-tuning does.
+        ("glue/CoLA", "cola", "bert-data fetch glue-cola --output ."),
+        ("downloads/glue/MRPC", "mrpc", "bert-data fetch glue-mrpc --output downloads"),
+        ("downloads/glue", "mrpc", "bert-data fetch glue-mrpc --output downloads"),
+        ("/data/glue/RTE/", "rte", "bert-data fetch glue-rte --output /data"),
+        ("/glue/RTE", "rte", "bert-data fetch glue-rte --output /"),
+        ("squad", "squad", "bert-data fetch squad-v1.1 --output ."),
+        ("tables/mine", "cola", "bert-data fetch glue-cola and its folder as tables/mine"),
+    ],
+)
+def test_missing_files_of_a_task_are_fetched_to_where_the_job_reads_them(path: str, task: str, command: str) -> None:
+    assert fetch_command(path, task) == command
 
 
 def test_fine_tuning_without_weights_says_so_and_names_missing_files() -> None:

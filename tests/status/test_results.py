@@ -69,6 +69,17 @@ def test_the_model_before_training_has_no_result() -> None:
     ]
 
 
+def test_what_is_said_of_a_model_that_hardly_learnt_stands_in_its_result_and_in_the_last_message() -> None:
+    verdict = "no better than the most frequent token: 8.9% of 2500 masked tokens; next: another learningRate"
+    (after,) = read(
+        f'bert-trainer/1 event=evaluated stage=e when=after mlm_accuracy=0.089 verdict="{verdict}" {OURS}'
+    ).results
+    assert after.message == verdict
+    (during,) = read(line(60, 0.5, more=f'{MISSED} verdict="{verdict}"')).results
+    assert during.message == f"target not met: best 0.7012 at step 60 of 100, wanted 0.72; {verdict}"
+    assert describe_results([after]) == f" e: {verdict}."
+
+
 def test_the_status_keeps_results_of_the_job_s_stages_over_attempts() -> None:
     job = two_phases()
     found = read(line(4, 0.25), line(8, 0.5, stage="phase2"), line(9, 0.75, stage="elsewhere"))

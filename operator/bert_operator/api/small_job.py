@@ -16,7 +16,7 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from bert_operator import names
-from bert_operator.api.schema import presets
+from bert_operator.api.schema import optimizers, presets
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec, PretrainSpec, Stage
 from bert_operator.api.schema.evaluation import DataRangeSpec, EvaluateSpec, EvaluationSpec
 from bert_operator.api.schema.finetuning import OWN_TABLES, FinetuneSpec, resolve_length
@@ -76,6 +76,7 @@ def shrink(document: Document, job: BertPretrainJob, here: Surroundings) -> Smal
     """
     edit = _Edit({key: value for key, value in copy.deepcopy(document).items() if key != "status"})
     ranks = _shrink_world(edit, job.spec, here)
+    _keep_optimizer(edit, job.spec)
     _shrink_model(edit, job.spec, here)
     builtin = not _has_data(edit, job.spec, here)
     has_weights = any(stage.pretrain for stage in job.spec.stages) or _loads_weights(edit)
@@ -109,6 +110,21 @@ def missing_task_files(job: BertPretrainJob, has_path: Callable[[str], bool]) ->
             path = getattr(stage.finetune.data, name)
             if path is not None and not has_path(path):
                 yield f"spec.stages[{number}].finetune.data.{name}", path, stage.finetune.task
+
+
+def fetch_command(path: str, task: str) -> str:
+    """Return the command that brings an official task's files where a job reads them.
+
+    Args:
+        path: The job's folder of the task, such as ``glue/CoLA``, or the folder above it.
+        task: Its name.
+    """
+    collection, name = ("squad", "squad-v1.1") if task == "squad" else ("glue", f"glue-{task}")
+    parts = posixpath.normpath(path).split("/")
+    depth = next((at for at in (len(parts) - 1, len(parts) - 2) if at >= 0 and parts[at] == collection), None)
+    # Into another folder the command alone cannot bring them.
+    output = None if depth is None else "/".join(parts[:depth]) or ("/" if path.startswith("/") else ".")
+    return f"bert-data fetch {name}" + (f" --output {output}" if output else f" and its folder as {path}")
 
 
 @dataclass(slots=True)
@@ -222,6 +238,13 @@ def _shrink_world(edit: _Edit, spec: JobSpec, here: Surroundings) -> int:
         why = "a profile may name network devices that these pods do not get"
         part.put("env", value=[*others, {"name": "OMPI_MCA_pml", "value": "ob1"}], why=why)
     return workers * slots
+
+
+def _keep_optimizer(edit: _Edit, spec: JobSpec) -> None:
+    """Name the optimizer where the small batches would have another one chosen."""
+    batch, name = optimizers.largest_batch(spec), optimizers.optimizer_of(spec)
+    if name != optimizers.choose_optimizer(min(batch, _BATCH)):
+        edit.put(("spec", "optimizer", "name"), name, f"as with {batch} sequences per step")
 
 
 def _shrink_model(edit: _Edit, spec: JobSpec, here: Surroundings) -> None:

@@ -18,12 +18,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 
 from bert_operator.api.parsing.validation import check_rules
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
+from bert_operator.api.schema.optimization import OptimizerName
+from bert_operator.api.schema.optimizers import with_optimizer
 from bert_operator.errors import LaunchError
 from bert_operator.local import launch, outcomes
 from bert_operator.local.display import choose_display
@@ -82,6 +84,7 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
         print(f"Horovod is not installed: {job.spec.ranks} ranks take collectives: torch", file=sys.stderr)  # noqa: T201
     job = job.model_copy(update={"spec": job.spec.model_copy(update={"collectives": collectives})})
     output = (options.output or Path(job.spec.output.path)).expanduser().absolute()
+    job = keep_begun_optimizer(job, output)
     placement = Placement(
         ranks=job.spec.ranks,
         ranks_per_node=job.spec.slots_per_worker if hosts else job.spec.ranks,
@@ -128,6 +131,24 @@ def _command_line() -> str:
     elif Path(program).is_relative_to(Path.cwd()):
         program = os.path.relpath(program)
     return shlex.join([program, *words])
+
+
+def keep_begun_optimizer(job: BertPretrainJob, output: Path) -> BertPretrainJob:
+    """Return a job that names no optimizer with that of the run which it resumes; another release may have chosen it.
+
+    Args:
+        job: A valid job.
+        output: Its output folder, which may hold a run or not exist.
+    """
+    if job.spec.optimizer.name is not None or job.spec.output.if_exists != "Resume":
+        return job
+    try:
+        # The trainer says what is wrong with a file that cannot be read.
+        begun = json.loads((output / "run-config.json").read_text(encoding="utf-8"))["optimizer"]["name"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return job
+    known = begun in get_args(OptimizerName)
+    return job.model_copy(update={"spec": with_optimizer(job.spec, begun)}) if known else job
 
 
 def _list_runs(programs: Programs, folder: Path) -> None:

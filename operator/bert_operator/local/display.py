@@ -294,7 +294,8 @@ def _describe_evaluation(record: ProgressRecord) -> str | None:
     when = _WHEN.get(record.text("when"), "")
     if record.text("when") == "during":
         when = f" in {record.stage} at step {record.text('step') or '?'}"
-    return f"Evaluation{when}: {', '.join(figures)}"
+    verdict = record.text("verdict")
+    return f"Evaluation{when}: {', '.join(figures)}" + (f"; {verdict}" if verdict else "")
 
 
 def _describe_task(record: ProgressRecord) -> str | None:

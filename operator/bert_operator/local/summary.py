@@ -136,6 +136,7 @@ def _results(report: Report) -> Iterator[Text]:
             line.append(f" (untrained {before:.1%})" if before is not None else "")
             line.append(f"; most frequent token alone {baseline:.1%}" if baseline is not None else "")
             yield line
+        yield from _verdict(held_out)
         pairs = _number(held_out, "nextSentenceAccuracy")
         if pairs is not None:
             yield Text(f"Next-sentence accuracy: {pairs:.1%}")
@@ -158,6 +159,13 @@ def _evaluations(stage: Report) -> Iterator[Text]:
     if isinstance(target, dict) and isinstance(target.get("message"), str):
         line.append(f"; {target['message']}")
     yield line
+    yield from _verdict(stage)
+
+
+def _verdict(found: Report) -> Iterator[Text]:
+    """Yield what the trainer says of a model that does no better than the most frequent token."""
+    if isinstance(verdict := found.get("verdict"), str):
+        yield Text(f"{verdict[:1].upper()}{verdict[1:]}", style="yellow")
 
 
 def _finetuning(stage: Report) -> Iterator[Text]:

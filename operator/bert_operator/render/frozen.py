@@ -18,6 +18,7 @@ from bert_operator.api.rules import mounts
 from bert_operator.api.schema import recipes
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec, Stage
 from bert_operator.api.schema.optimization import OptimizerSpec
+from bert_operator.api.schema.optimizers import choose_optimizer, largest_batch, name_optimizer, with_optimizer
 from bert_operator.api.schema.section import Section, keys_of
 from bert_operator.errors import InvalidJob
 from bert_operator.json_text import write_json
@@ -66,8 +67,12 @@ class Frozen:
 
 
 def freeze(job: BertPretrainJob, *, default_image: str) -> Frozen:
-    """Resolve the defaults that depend on the cluster. The job has passed ``cluster_problems`` and has a uid."""
-    spec = size_shared_memory(job.spec.resolve_ranks()).model_copy(update={"image": job.spec.image or default_image})
+    """Resolve the defaults that depend on the cluster, or may be others in another release.
+
+    The job has passed ``cluster_problems`` and has a uid.
+    """
+    spec = size_shared_memory(name_optimizer(job.spec.resolve_ranks()))
+    spec = spec.model_copy(update={"image": job.spec.image or default_image})
     return _freeze_as_it_is(job, spec)
 
 
@@ -223,7 +228,7 @@ def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[st
         return False
     if found.image is None or found.image != own.job.spec.image and not was_default(found.image):
         return False
-    spec = as_found(own.job.spec, found)
+    spec = _optimizer_as_found(as_found(own.job.spec, found), found)
     spec = spec.model_copy(
         update={
             "stages": _without_former_default(spec.stages, found.stages),
@@ -245,6 +250,12 @@ def _as_clipped(own: OptimizerSpec, before: OptimizerSpec) -> OptimizerSpec:
     """Undo the default that the API server puts in place of a null, which was no clipping when the job was frozen."""
     is_filled_in = own.max_gradient_norm == OptimizerSpec().max_gradient_norm and before.max_gradient_norm == 0
     return own.model_copy(update={"max_gradient_norm": 0.0}) if is_filled_in else own
+
+
+def _optimizer_as_found(own: JobSpec, found: JobSpec) -> JobSpec:
+    """Undo the choice of an optimizer: up to 0.1.0 a job that named none had LAMB whatever its batches."""
+    is_chosen = own.optimizer.name == choose_optimizer(largest_batch(own))
+    return with_optimizer(own, "lamb") if is_chosen and found.optimizer.name == "lamb" else own
 
 
 def _without_former_default(own: tuple[Stage, ...], found: tuple[Stage, ...]) -> tuple[Stage, ...]:

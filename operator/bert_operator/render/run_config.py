@@ -10,7 +10,7 @@ from functools import partial
 
 from pydantic.alias_generators import to_snake
 
-from bert_operator.api.schema import presets, recipes
+from bert_operator.api.schema import optimizers, presets, recipes
 from bert_operator.api.schema.bert_pretrain_job import (
     BertPretrainJob,
     InitialCheckpointSpec,
@@ -60,7 +60,7 @@ def render_run_config(
         data_base: Folder that data paths are relative to; None: the working directory of the ranks.
         in_pods: Ranks have the devices that the job asks for, and none are to be done without.
     """
-    spec = job.spec
+    spec = optimizers.name_optimizer(job.spec)
     place = partial(place_path, base=data_base)
     accelerator = (spec.worker.resources or spec.resources).accelerator
     preparing = run_placement(spec, PREPARE_RUN)
@@ -248,7 +248,7 @@ def _pretrain(pretrain: PretrainSpec, spec: JobSpec, place: Place) -> Document:
             "decay": pretrain.decay,
             "after_warmup": pretrain.after_warmup,
         },
-        "optimizer_state": pretrain.optimizer_state or _DEFAULT_OPTIMIZER_STATES[spec.optimizer.name],
+        "optimizer_state": pretrain.optimizer_state or _DEFAULT_OPTIMIZER_STATES[optimizers.optimizer_of(spec)],
         "loss_normalization": pretrain.loss_normalization,
         "masking": pretrain.masking,
         "masked_lm_probability": pretrain.masked_lm_probability or PUBLISHED_MASKED_LM_PROBABILITY,

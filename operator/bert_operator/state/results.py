@@ -76,7 +76,9 @@ def read_result(record: ProgressRecord) -> StageResult | None:
     metrics = tuple(Metric(name=name, value=_render(value)) for name, value in figures if value is not None)
     if not metrics:
         return None
-    step, message = record.count("step"), record.text("message")
+    step = record.count("step")
+    # A verdict: the model does no better than the most frequent token, and what to try.
+    message = "; ".join(text for text in map(record.text, ("message", "verdict")) if text) or None
     return StageResult(
         stage=record.stage,
         step=step,
@@ -107,16 +109,12 @@ def add_results(
 
 
 def describe_results(results: Iterable[StageResult]) -> str:
-    """Return what became of targets and of fine-tuning, in words; empty where there was neither."""
+    """Return what became of targets and of fine-tuning, and models that hardly learnt, in words; empty without any."""
     return "".join(
         f" {_with_stage(result.stage, _on_one_line(result.message))}."
         for result in results
-        if result.message is not None and (result.target_met is not None or _is_of_task(result))
+        if result.message is not None
     )
-
-
-def _is_of_task(result: StageResult) -> bool:
-    return any(metric.name in _TASK_METRICS for metric in result.metrics)
 
 
 def _with_stage(stage: str, message: str) -> str:

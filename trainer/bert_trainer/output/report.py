@@ -130,7 +130,8 @@ def _evaluation_report(stage: PretrainStage | FinetuneStage, records: list[Recor
                 "seconds": record.get("seconds"),
             }
             for record in evaluated
-        ]
+        ],
+        "verdict": evaluated[-1].get("verdict") if evaluated else None,
     }
     if stage.target is not None:
         last = evaluated[-1] if evaluated else {}
@@ -202,6 +203,8 @@ def _held_out_report(config: RunConfig, records: list[Record]) -> dict[str, Any]
         "nextSentenceAccuracy": after.get("nsp_accuracy"),
         "maskedLmLoss": after.get("mlm_loss"),
         "samples": after.get("samples"),
+        "maskedTokens": after.get("masked_tokens"),
+        "verdict": after.get("verdict"),
     }
 
 

@@ -150,6 +150,7 @@ def _evaluation(run: Run) -> list[Markup]:
         parts += [
             table(("", "untrained", "trained"), [row for row in rows if row[2]], numbers=(1, 2)),
             tag("p", note + (f" Masked-LM loss {loss} nats." if loss else ""), class_="note"),
+            *_verdict(held_out),
         ]
     parts += [part for stage in run.report["stages"] for part in _stage_results(stage)]
     return [*parts, *_masks(run)]
@@ -182,8 +183,15 @@ def _stage_results(stage: Mapping[str, Any]) -> Iterable[Markup]:
         header = ("step", "masked-LM accuracy", "next-sentence accuracy", "masked-LM loss")
         several = tag("summary", f"{len(found)} evaluations")
         yield tag("details", several, table(header, figures, numbers=range(4)))
+    yield from _verdict(stage)
     if (stage.get("target") or {}).get("message"):
         yield tag("p", stage["target"]["message"], class_="note")
+
+
+def _verdict(found: Mapping[str, Any]) -> Iterable[Markup]:
+    """Return what is said of a model that does no better than the most frequent token."""
+    if found.get("verdict"):
+        yield tag("p", tag("b", f"{found['verdict']}"))
 
 
 def _masks(run: Run) -> list[Markup]:

@@ -14,6 +14,7 @@ from bert_trainer.training.evaluation import evaluate, unigram_baseline
 from bert_trainer.training.filled_masks import fill_masks
 from bert_trainer.training.run_data import RunData
 from bert_trainer.training.run_writer import RunWriter
+from bert_trainer.training.verdict import describe_verdict
 
 
 def evaluate_and_report(
@@ -59,6 +60,9 @@ def evaluate_and_report(
         counted = _baseline_folder(data, index, stage.sequence_length)
         skips = config.dataset.on_unreadable_shard == "Skip"
         baseline = unigram_baseline(counted, measured, skip_unreadable=skips)
+        verdict = None
+        if when == "after":
+            verdict = describe_verdict(accuracy, baseline, config, steps=data.steps_before(index))
         writer.evaluated(
             stage=stage.name,
             when=when,
@@ -67,6 +71,8 @@ def evaluate_and_report(
             mlm_loss=accuracy.masked_lm_loss,
             unigram_baseline=baseline,
             samples=accuracy.samples,
+            masked_tokens=accuracy.masked_tokens,
+            verdict=verdict,
         )
 
     writer.write(report)

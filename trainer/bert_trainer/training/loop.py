@@ -26,27 +26,25 @@ from bert_trainer.parallel.world import World
 from bert_trainer.system.atomic_files import storage_errors
 from bert_trainer.system.heartbeat import watched
 from bert_trainer.training.data_loader import StageReader, num_micro_batches
-from bert_trainer.training.device import Compute
 from bert_trainer.training.evaluate_stage import evaluate_and_report
-from bert_trainer.training.evaluation import Accuracy, evaluate
+from bert_trainer.training.evaluation import Accuracy, evaluate, unigram_baseline
 from bert_trainer.training.findings import RolledBack
 from bert_trainer.training.finetuning.data import check_data
 from bert_trainer.training.finetuning.run import finetune
 from bert_trainer.training.interval import Interval
-from bert_trainer.training.learner import Learner
 from bert_trainer.training.micro_batch_size import choose_micro_batch_sizes
 from bert_trainer.training.micro_batch_trials import Trials
 from bert_trainer.training.model_export import export_and_report
 from bert_trainer.training.out_of_memory import device_memory_errors
 from bert_trainer.training.preflight import check_before_training
-from bert_trainer.training.run_data import RunData, StageData
-from bert_trainer.training.run_writer import RunWriter
+from bert_trainer.training.run_data import StageData
 from bert_trainer.training.save_times import SaveTimes
 from bert_trainer.training.session import Session
 from bert_trainer.training.stage_evaluation import StageEvaluations
 from bert_trainer.training.stage_progress import StageProgress, start_or_resume
 from bert_trainer.training.steps import Steps
 from bert_trainer.training.stop_signal import StopSignal
+from bert_trainer.training.verdict import describe_verdict
 
 
 def train(config: RunConfig, *, attempt: int) -> None:
@@ -138,7 +136,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     progress = start_or_resume(learner.optimizer, index, stage, data, resumed_from.position if resumed_from else None)
     if progress is None:
         return
-    evaluations = _open_evaluations(stage, session.data, index, learner, session.compute, world, writer)
+    evaluations = _open_evaluations(session, stage, index)
     writer.event("stage_started", stage=stage.name, kind=stage.kind, steps=data.total_steps)
     if progress.step == 0 and index == min(session.data.training):
         _evaluate_before(session)
@@ -205,20 +203,19 @@ def _save_times(times: CheckpointTimes, data: StageData, world: World) -> SaveTi
     return SaveTimes(times, world.rank, min_samples=times.min_samples_to_start - data.samples_before)
 
 
-def _open_evaluations(
-    stage: PretrainStage,
-    data: RunData,
-    index: int,
-    learner: Learner[Bert],
-    compute: Compute,
-    world: World,
-    writer: RunWriter,
-) -> StageEvaluations:
-    def measure() -> Accuracy:
-        with compute.autocast():
-            return evaluate(learner.model, data.evaluation[index], world, compute.device)
+def _open_evaluations(session: Session, stage: PretrainStage, index: int) -> StageEvaluations:
+    config, data = session.config, session.data
 
-    return StageEvaluations.open(stage, data.training[index], measure, writer)
+    def measure() -> Accuracy:
+        with session.compute.autocast():
+            return evaluate(session.learner.model, data.evaluation[index], session.world, session.compute.device)
+
+    def judge(found: Accuracy) -> tuple[float, str | None]:
+        skips = config.dataset.on_unreadable_shard == "Skip"
+        baseline = unigram_baseline(data.training[index].folder, data.evaluation[index], skip_unreadable=skips)
+        return baseline, describe_verdict(found, baseline, config, steps=data.steps_before(index + 1))
+
+    return StageEvaluations.open(stage, data.training[index], measure, judge, session.writer)
 
 
 def _open_reader(

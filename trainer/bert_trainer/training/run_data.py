@@ -67,6 +67,10 @@ class RunData:
     evaluation: dict[int, EvaluationSet]
     """By index of the stage: of evaluate stages, and of those that are evaluated while they train."""
 
+    def steps_before(self, index: int) -> int:
+        """Return the optimizer steps of the pretrain stages before a stage."""
+        return sum(data.total_steps for number, data in self.training.items() if number < index)
+
 
 @dataclass(frozen=True, slots=True)
 class _Before:

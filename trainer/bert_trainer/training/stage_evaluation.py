@@ -68,6 +68,8 @@ class StageEvaluations:
     times: EvaluationTimes
     measure: Callable[[], Accuracy]
     """Evaluates the model as it is. Collective."""
+    judge: Callable[[Accuracy], tuple[float, str | None]]
+    """Returns the unigram baseline, and what to say where an accuracy is within its noise; reads shards."""
     writer: RunWriter
     accuracies: dict[int, float]
     """Masked-LM accuracy by step, those included that an earlier attempt has reported."""
@@ -78,7 +80,12 @@ class StageEvaluations:
 
     @classmethod
     def open(
-        cls, stage: PretrainStage, data: StageData, measure: Callable[[], Accuracy], writer: RunWriter
+        cls,
+        stage: PretrainStage,
+        data: StageData,
+        measure: Callable[[], Accuracy],
+        judge: Callable[[Accuracy], tuple[float, str | None]],
+        writer: RunWriter,
     ) -> StageEvaluations:
         """Find what was evaluated before. Collective if the stage has evaluations."""
         found: dict[int, float] = {}
@@ -91,7 +98,7 @@ class StageEvaluations:
             data.total_steps,
             at_end=stage.target is not None,
         )
-        return cls(stage, times, measure, writer, found)
+        return cls(stage, times, measure, judge, writer, found)
 
     def remaining_s(self, step: int) -> float:
         """Return the seconds that the evaluations still to come will take if each takes as long as the last one."""
@@ -129,6 +136,8 @@ class StageEvaluations:
         target = self.stage.target
         # An attempt that was declared dead must not report what its successor will report as well.
         self.writer.folder.check_fence()
+        # Of the last one alone: earlier ones are on their way.
+        baseline, verdict = (None, None) if self.times.num_left(step) else self.judge(accuracy)
         self.writer.evaluated(
             stage=self.stage.name,
             when="during",
@@ -138,7 +147,10 @@ class StageEvaluations:
             mlm_accuracy=accuracy.masked_lm,
             nsp_accuracy=accuracy.next_sentence,
             mlm_loss=accuracy.masked_lm_loss,
+            unigram_baseline=baseline,
             samples=accuracy.samples,
+            masked_tokens=accuracy.masked_tokens,
+            verdict=verdict,
             seconds=self._last_s,
             target=None if target is None else target.masked_lm_accuracy,
             target_met=None if target is None else str(self.target_met).lower(),

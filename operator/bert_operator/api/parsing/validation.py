@@ -12,7 +12,7 @@ from bert_operator.api.parsing.json_values import find_nulls, normalise
 from bert_operator.api.rules import all_rules, size_bound
 from bert_operator.api.rules.environment_rules import environment_remarks
 from bert_operator.api.rules.soundness import Soundness
-from bert_operator.api.schema import recipes
+from bert_operator.api.schema import optimizers, recipes
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.errors import InvalidJob, Path, Problem, render_path, render_value
 
@@ -108,7 +108,8 @@ def advise(job: BertPretrainJob) -> list[str]:
                 f"spec.stages[{number}].pretrain.globalBatchSize: {batch} is no multiple of {job.spec.ranks} "
                 "ranks; the result is the same, but some ranks wait for others"
             )
-    return [*remarks, *environment_remarks(job.spec), *recipes.describe_recipe(job.spec)]
+    found = (*environment_remarks(job.spec), *optimizers.describe_unusual(job.spec))
+    return [*remarks, *found, *recipes.describe_recipe(job.spec)]
 
 
 def _validate(document: dict[str, Any]) -> BertPretrainJob:

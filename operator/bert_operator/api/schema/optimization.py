@@ -8,13 +8,18 @@ from pydantic import Field
 
 from bert_operator.api.schema.section import Norm, Section, Share
 
+OptimizerName = Literal["lamb", "adamw"]
+
 
 class OptimizerSpec(Section):
-    """Optimizer and its hyperparameters; the defaults are those of NVIDIA's BERT trainer."""
+    """Optimizer and its hyperparameters; the defaults are those of NVIDIA's BERT trainer, and of BERT's own AdamW."""
 
-    name: Literal["lamb", "adamw"] = "lamb"
-    """``lamb`` (You et al. 2020) for batches of thousands of sequences, ``adamw`` (Loshchilov and Hutter 2019) for
-    small ones."""
+    name: OptimizerName | None = None
+    """``adamw`` (Loshchilov and Hutter 2019), or ``lamb`` (You et al. 2020) for batches of many thousands of sequences;
+    it trains all pretrain stages. Empty: by the largest globalBatchSize among them, ``adamw`` up to 8192, the largest
+    batch with a published AdamW rate for BERT (Liu et al. 2019), ``lamb`` above. The choice is made once, before the
+    first attempt; ``--small`` keeps that of the whole job. AdamW takes a sixth to two fifths of LAMB's learning
+    rates."""
     beta1: Share = 0.9
     """Exponential decay rate of the first moment."""
     beta2: Share = 0.999

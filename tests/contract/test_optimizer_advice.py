@@ -1,0 +1,10 @@
+"""Operator and trainer agree up to which batch AdamW is the default: one chooses it, the other advises it."""
+
+from __future__ import annotations
+
+from bert_operator.api.schema.optimizers import LARGEST_ADAMW_BATCH
+from bert_trainer.training import verdict
+
+
+def test_both_have_the_same_largest_batch_for_adamw() -> None:
+    assert verdict.LARGEST_ADAMW_BATCH == LARGEST_ADAMW_BATCH
