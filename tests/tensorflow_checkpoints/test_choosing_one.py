@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bert_trainer.checkpoints.tensorflow_import import read_tensorflow_checkpoint
-from bert_trainer.checkpoints.tensorflow_names import is_optimizer_state, tensorflow_name
+from bert_trainer.checkpoints.tensorflow_names import find_training_state, tensorflow_name
 from bert_trainer.checkpoints.tensorflow_prefix import find_prefix
 from bert_trainer.errors import InputError
 from tensorflow_cases import GOOGLE, SMALL, model_of
@@ -144,5 +144,6 @@ def test_names_are_googles(ours: str, theirs: str) -> None:
         ("bert/pooler/adam_melody/kernel", False),
     ],
 )
-def test_optimizer_state_is_told_by_its_names(name: str, expected: bool) -> None:
-    assert is_optimizer_state(name) is expected
+def test_training_state_is_told_by_its_names(name: str, expected: bool) -> None:
+    shape = [] if "/" not in name else [8, 8]
+    assert find_training_state({name: shape}, {"bert/pooler/dense/kernel"}) == ({name} if expected else set())

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bert_trainer.checkpoints.description import MAX_PADDING_ROWS
-from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_tokens
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.layers import BY_ENTRY
@@ -39,8 +39,8 @@ _HEADS: Mapping[str, Sequence[str]] = MappingProxyType(
 numbers that were drawn at random inside a head that was trained make nonsense of the rest."""
 _TOKEN_TABLE = "embeddings.tokens.weight"
 _ROWS_AT_ONCE = 8192
-_MOST_NAMED = 5
-"""Tensors of one kind that a message names; the rest are counted."""
+_MOST_NAMED, _MOST_LISTED = 5, 8
+"""Tensors of one kind that an error names, and a log line; the rest are counted."""
 _LONGEST_NAME = 200
 """Characters of a name that a message shows: whoever wrote the file chose it."""
 
@@ -53,6 +53,8 @@ class Source:
     tensors: Mapping[str, Tensor]
     spell: Callable[[str], str] = str
     """Translates our name into the source's, for messages."""
+    is_others: Callable[[str], bool] = lambda _: False
+    """Whether a tensor without a counterpart here is of another task's head: it is named, and left out."""
     moments: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     """``first_moment`` and ``second_moment``, each by our names, where they were asked for."""
     moment_steps: int = 0
@@ -75,7 +77,7 @@ class Fitted:
     fresh: Sequence[str]
     """Parameters that the source does not hold, by our names."""
     unused: Sequence[str]
-    """Tensors of heads that this model does not have, by our names."""
+    """Tensors of heads that this model does not have, by our names, and of other tasks' heads by theirs."""
     num_trained_beyond: int = 0
     """Rows of the source's token table behind the vocabulary that are not zeros, and are left out."""
 
@@ -137,11 +139,20 @@ def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> F
         if list(tensors[name].shape) != _next_sentence_shape(name, model)
     ]
     left_over = [name for name in beyond if name not in NEXT_SENTENCE]
+    if not (missing or misshapen or broken) and all(map(source.is_others, left_over)):
+        # Where anything else does not fit, they help to tell which model it is.
+        unused, left_over = [*unused, *left_over], []
     _refuse_misfits(
         source,
         {"missing": missing, "of another shape": misshapen, "not finite numbers": broken, "left over": left_over},
     )
     return Fitted(fitted, fresh, unused)
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return the first names of tensors, for people, and how many more there are."""
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return ", ".join(shown(name)[:_LONGEST_NAME] for name in names[:_MOST_LISTED]) + more
 
 
 def max_elements(model: Bert) -> int:
@@ -150,8 +161,10 @@ def max_elements(model: Bert) -> int:
     return max(largest, (model.vocabulary_size + MAX_PADDING_ROWS) * model.config.hidden_size)
 
 
-def is_of_size(tensors: Mapping[str, Tensor], model: Bert) -> bool:
+def is_of_size(tensors: Mapping[str, Tensor], model: Bert, is_others: Callable[[str], bool]) -> bool:
     """Return whether every tensor is one of the model's, by our names, and claims no more elements than that has.
+
+    Of others' heads no more than the largest of the model's.
 
     False for weights that will be refused: nothing that is done with them before may depend on what they claim.
     """
@@ -159,7 +172,9 @@ def is_of_size(tensors: Mapping[str, Tensor], model: Bert) -> bool:
     shapes |= {name: list(parameter.shape) for name, parameter in model.named_parameters()}
     for name in shapes.keys() & BY_ENTRY:
         shapes[name][0] = model.vocabulary_size + MAX_PADDING_ROWS
-    return all(name in shapes and tensor.numel() <= prod(shapes[name]) for name, tensor in tensors.items())
+    most = {name: prod(shape) for name, shape in shapes.items()}
+    most |= {name: max_elements(model) for name in tensors if name not in most and is_others(name)}
+    return all(tensor.numel() <= most.get(name, -1) for name, tensor in tensors.items())
 
 
 def _next_sentence_shape(name: str, model: Bert) -> list[int]:
@@ -205,8 +220,6 @@ def _refuse_misfits(source: Source, misfits: Mapping[str, Sequence[str]]) -> Non
     hint = "use the model section (sizes, architecture) and the vocabulary that it was trained with"
     if set(given) == {"not finite numbers"}:
         hint = "that training has diverged; start from an earlier checkpoint of it"
-    elif set(given) == {"left over"}:
-        hint += ", and take heads of other tasks off"
     raise InputError(
         f"{source.path}: its tensors are not this model's: {counts}\n" + "\n".join(lines),
         hint=hint,
@@ -221,7 +234,7 @@ def _has_same_vocabulary(path: Path | None, vocabulary: Vocabulary) -> bool:
     """
     if path is None or not path.exists():
         return False
-    tokens = read_vocabulary(path).tokens
+    tokens = read_tokens(path)
     if tokens == vocabulary.tokens:
         return True
     hint = "set dataset.vocabulary_file to that file and build the shards with it"

@@ -20,6 +20,7 @@ from bert_trainer.checkpoints.accounting import (
     Source,
     copy_tensors,
     fit_weights,
+    list_names,
 )
 from bert_trainer.checkpoints.description import (
     Described,
@@ -45,9 +46,6 @@ _USES: Mapping[ExportFormat, str] = MappingProxyType(
         "tensorflow": "for initialCheckpoint.format: tensorflow",
     }
 )
-_MOST_NAMED = 8
-_LONGEST_NAME = 200
-"""Characters of a tensor's name: whoever wrote the file chose it."""
 
 
 def import_weights(
@@ -164,6 +162,5 @@ def _render_account(
     ]
     for what, names in (("not used", fitted.unused), ("ignored", source.ignored)):
         if names:
-            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            lines.append(f"  {what}: {', '.join(shown(name)[:_LONGEST_NAME] for name in names[:_MOST_NAMED])}{more}")
+            lines.append(f"  {what}: {list_names(names)}")
     return lines

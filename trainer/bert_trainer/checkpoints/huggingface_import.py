@@ -8,7 +8,8 @@ nothing, runs no code that a file may hold, and leaves it to ``initial_weights``
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -33,6 +34,13 @@ _TIED = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
     "vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight",
 }
+_TABLE = "embeddings.word_embeddings.weight"
+_MODULES = {"bert": ("embeddings", "encoder", "pooler"), "distilbert": ("embeddings", "transformer")}
+_OURS = (
+    *("bert.", "cls.predictions.", "cls.seq_relationship."),
+    *("distilbert.", "vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
+)
+"""How names begin that no other head has."""
 _POSITION_NUMBERS = "embeddings.position_ids"
 # Settings that change what the same tensors compute.
 _SETTINGS = {
@@ -54,25 +62,87 @@ def read_model_folder(path: Path, model: Bert) -> tuple[dict[str, Tensor], Calla
         InputError: no such folder, an unreadable file, or settings that are not this model's.
     """
     check_settings(path / "config.json", model)
-    return translate(without_copies(path, _read_tensors(path), model), model)
+    tensors, wrapping = unwrap(path, _read_tensors(path), model.config.architecture)
+    named = translate(without_copies(path, tensors, model), model)
+    return named, lambda name: wrapping.spell(huggingface_name(name, model.config.architecture))
 
 
-def translate(tensors: Mapping[str, Tensor], model: Bert) -> tuple[dict[str, Tensor], Callable[[str], str]]:
-    """Return tensors of Hugging Face's names by ours, and a function that translates ours into theirs."""
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """What a file has before the names of a model's tensors: that of the program that wrapped it, or nothing."""
+
+    prefix: str
+    """Of the encoder's names in a file of transformers, such as ``bert.``"""
+    root: str
+    """Of the encoder's names in this file; empty where the encoder was saved alone."""
+    outer: str
+    """Of all other names of the model."""
+    modules: Collection[str]
+    """First words of the encoder's names behind the root."""
+
+    @classmethod
+    def find(cls, path: Path, names: Iterable[str], architecture: str) -> Wrapping:
+        """Tell by where the token table stands; raises InputError where there are several encoders."""
+        prefix = f"{architecture}."
+        found = [name.removesuffix(_TABLE) for name in names if f".{name}".endswith(f".{_TABLE}")]
+        # Where nothing is found, all that is missing is named.
+        root = next((known for known in (prefix, "") if known in found), found[0] if len(found) == 1 else prefix)
+        if len(found) > 1 and root not in found:
+            listed = ", ".join(shown(f"{name}{_TABLE}")[:200] for name in found[:5])
+            raise InputError(
+                f"{path}: got {len(found)} token tables ({listed}); allowed: one, of the encoder to start from",
+                hint="save that encoder alone, with save_pretrained",
+            )
+        return cls(prefix, root, root.removesuffix(prefix), _MODULES[architecture])
+
+    def unwrap(self, name: str) -> str:
+        """Return what transformers calls a tensor of this file; one outside the model keeps its name."""
+        rest = name.removeprefix(self.root)
+        if name.startswith(self.root) and rest.partition(".")[0] in self.modules:
+            return self.prefix + rest
+        return name.removeprefix(self.outer)
+
+    def spell(self, name: str) -> str:
+        """Return what this file calls a tensor of transformers' name."""
+        if name.startswith(self.prefix):
+            return self.root + name.removeprefix(self.prefix)
+        return self.outer + name
+
+
+def unwrap(path: Path, tensors: Mapping[str, Tensor], architecture: str) -> tuple[dict[str, Tensor], Wrapping]:
+    """Return tensors by transformers' names, without what wrappers such as DistributedDataParallel put before them.
+
+    Raises:
+        InputError: two tensors would get one name, or there are several encoders.
+    """
+    wrapping = Wrapping.find(path, tensors, architecture)
+    unwrapped = {name: wrapping.unwrap(name) for name in tensors}
+    if len(set(unwrapped.values())) != len(unwrapped):
+        first: dict[str, str] = {}
+        both = next((first[new], old) for old, new in unwrapped.items() if first.setdefault(new, old) != old)
+        raise InputError(
+            f"{path}: got both {shown(both[0])[:200]} and {shown(both[1])[:200]}; allowed: one of them",
+            hint="save one model alone",
+        )
+    return {unwrapped[name]: tensor for name, tensor in tensors.items()}, wrapping
+
+
+def translate(tensors: Mapping[str, Tensor], model: Bert) -> dict[str, Tensor]:
+    """Return tensors of Hugging Face's names by ours."""
     architecture = model.config.architecture
-    # A bare encoder (BertModel) leaves the first word of every name out.
-    prefix = f"{architecture}."
-    bare = not any(name.startswith(prefix) for name in tensors)
-
-    def spell(name: str) -> str:
-        theirs = huggingface_name(name, architecture)
-        return theirs.removeprefix(prefix) if bare else theirs
-
     names = [name for name, _ in model.named_parameters()]
     if architecture == "bert":
         names = [*dict.fromkeys((*names, *NEXT_SENTENCE))]
-    named = by_our_names(tensors, {spell(name): name for name in names})
-    return {named[name]: tensor for name, tensor in tensors.items()}, spell
+    named = by_our_names(tensors, {huggingface_name(name, architecture): name for name in names})
+    return {named[name]: tensor for name, tensor in tensors.items()}
+
+
+def is_others_head(name: str) -> bool:
+    """Return whether a tensor of transformers' name belongs to a part that stands behind the encoder and is not ours.
+
+    A parameter of a module outside the encoder and the heads of pretraining: those are whole, or refused.
+    """
+    return "." in name and not name.startswith((*_OURS, "'"))
 
 
 def check_settings(path: Path, model: Bert) -> None:

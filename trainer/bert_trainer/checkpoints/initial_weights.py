@@ -13,7 +13,7 @@ from types import MappingProxyType
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from bert_trainer.checkpoints.accounting import Fitted, Source, copy_tensors, fit_tensors, fit_weights
+from bert_trainer.checkpoints.accounting import Fitted, Source, copy_tensors, fit_tensors, fit_weights, list_names
 from bert_trainer.checkpoints.checkpoint import (
     MODEL_FILE,
     OPTIMIZER_FILE,
@@ -22,10 +22,12 @@ from bert_trainer.checkpoints.checkpoint import (
     read_checkpoint,
 )
 from bert_trainer.checkpoints.foreign_formats import check_format
-from bert_trainer.checkpoints.huggingface_import import read_model_folder
+from bert_trainer.checkpoints.huggingface_import import is_others_head, read_model_folder
 from bert_trainer.checkpoints.nvidia_import import read_nvidia_checkpoint
 from bert_trainer.checkpoints.tensor_files import check_header, tensors_by_name
 from bert_trainer.checkpoints.tensorflow_import import list_optimizer_state, read_tensorflow_checkpoint
+from bert_trainer.checkpoints.tensorflow_names import is_others_variable
+from bert_trainer.checkpoints.tensorflow_prefix import describe_choice
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, find_vocabulary_file
@@ -85,7 +87,13 @@ def read_source(path: Path, kind: str, model: Bert, what: str = "weights") -> So
 
 def _read_huggingface(path: Path, model: Bert, _: str) -> Source:
     tensors, spell = read_model_folder(path, model)
-    return Source(path=path, tensors=tensors, spell=spell, vocabulary_file=find_vocabulary_file(path))
+    return Source(
+        path=path,
+        tensors=tensors,
+        spell=spell,
+        is_others=is_others_head,
+        vocabulary_file=find_vocabulary_file(path),
+    )
 
 
 def _read_own(path: Path, model: Bert, what: str) -> Source:
@@ -113,8 +121,10 @@ def _read_tensorflow(path: Path, model: Bert, _: str) -> Source:
         path=path,
         tensors=tensors,
         spell=spell,
+        is_others=is_others_variable,
+        note=describe_choice(path),
         vocabulary_file=find_vocabulary_file(folder),
-        ignored=list_optimizer_state(path),
+        ignored=list_optimizer_state(path, model),
     )
 
 
@@ -180,7 +190,7 @@ def _check_settings(path: Path, model: Bert) -> None:
 
 def _describe(what: str, source: Source, fitted: Fitted) -> str:
     left = f"; left as drawn: {', '.join(fitted.fresh)}" if fitted.fresh else ""
-    unused = f"; not used: {', '.join(fitted.unused)}" if fitted.unused else ""
+    unused = f"; not used: {list_names(fitted.unused)}" if fitted.unused else ""
     note = f"; {source.note}" if source.note else ""
     beyond = f"; {fitted.num_trained_beyond} rows behind the vocabulary left out" if fitted.num_trained_beyond else ""
     return f"Started from the {what} of {source.path}{note}{left}{unused}{beyond}"

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from bert_trainer.checkpoints.accounting import Source, is_of_size
 from bert_trainer.checkpoints.foreign_formats import newest_nvidia_file
-from bert_trainer.checkpoints.huggingface_import import todays_name, translate, without_copies
+from bert_trainer.checkpoints.huggingface_export import huggingface_name
+from bert_trainer.checkpoints.huggingface_import import is_others_head, todays_name, translate, unwrap, without_copies
 from bert_trainer.checkpoints.tensor_files import read_pickled, scalar, tensors_by_name
 from bert_trainer.dataset.tokens.wordpiece import find_vocabulary_file
 from bert_trainer.errors import InputError
@@ -26,9 +27,8 @@ from bert_trainer.system.files import shown
 
 _ROW_MULTIPLE = 8
 """NVIDIA's models round the rows of the token table up to this; they do not mask the rest, which is trained."""
-# Theirs to Hugging Face's. DistributedDataParallel puts "module." before every name, once for each wrapper.
+# Theirs to Hugging Face's.
 _RENAMED = (
-    (re.compile(r"^(?:module\.)+"), ""),
     (re.compile(r"\.dense_act\."), ".dense."),
     (re.compile(r"\.multi_head_attention\.([qkv])_(weight|bias)$"), r".self.\1.\2"),
     (re.compile(r"\.self\.q\."), ".self.query."),
@@ -61,6 +61,7 @@ def read_nvidia_checkpoint(path: Path, model: Bert, what: str = "weights") -> So
     # MLPerf's converted start and bare state dictionaries have no other entries.
     bare = not (isinstance(content, Mapping) and isinstance(content.get("model"), Mapping))
     held = tensors_by_name(file, content if bare else content["model"], "" if bare else "model")
+    held, _ = unwrap(file, held, "bert")
     renamed = {_rename(name): tensor for name, tensor in held.items()}
     plain = {todays_name(_rename(name)) for name in held if any(word in name for word in _NOT_DECAYED)}
     if len(renamed) != len(held):
@@ -69,7 +70,7 @@ def read_nvidia_checkpoint(path: Path, model: Bert, what: str = "weights") -> So
     weights = without_copies(file, renamed, model)
     optimizer = {} if bare else content.get("optimizer")
     # Those that fit no model of these sizes are refused by name, together; nothing is computed with them before.
-    is_sound = is_of_size(translate(weights, model)[0], model)
+    is_sound = is_of_size(translate(weights, model), model, is_others_head)
     if is_sound and not bare and content.get("master params") is not None:
         masters = _from_masters(file, weights, plain, content["master params"], _groups(optimizer))
         if any(not _is_same(masters[name], tensor) for name, tensor in weights.items()):
@@ -80,14 +81,14 @@ def read_nvidia_checkpoint(path: Path, model: Bert, what: str = "weights") -> So
     if is_sound and what == "weights_and_optimizer":
         moments, steps = _read_moments(file, weights, plain, optimizer)
     architecture = model.config.architecture
-    tensors, spell = translate(weights, model)
     if architecture != "bert":
         raise InputError(f"{file}: is of model.architecture 'bert'; allowed: {architecture!r}, this run's")
     return Source(
         path=file,
-        tensors=tensors,
-        spell=spell,
-        moments={part: translate(named, model)[0] for part, named in moments.items()},
+        tensors=translate(weights, model),
+        spell=lambda name: huggingface_name(name, architecture),
+        is_others=is_others_head,
+        moments={part: translate(named, model) for part, named in moments.items()},
         moment_steps=steps,
         vocabulary_file=find_vocabulary_file(file.parent),
         row_multiple=_ROW_MULTIPLE,

@@ -17,7 +17,7 @@ from bert_trainer.checkpoints.accounting import NEXT_SENTENCE, by_our_names
 from bert_trainer.checkpoints.description import MAX_PADDING_ROWS
 from bert_trainer.checkpoints.huggingface_import import check_settings
 from bert_trainer.checkpoints.tensorflow_bundle import Bundle, index_path, open_bundle
-from bert_trainer.checkpoints.tensorflow_names import is_optimizer_state, is_transposed, tensorflow_name
+from bert_trainer.checkpoints.tensorflow_names import find_training_state, is_transposed, tensorflow_name
 from bert_trainer.checkpoints.tensorflow_prefix import find_prefix
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
@@ -60,22 +60,28 @@ def read_tensorflow_checkpoint(path: Path, model: Bert) -> tuple[dict[str, Tenso
     return _read_tensors(bundle, model), tensorflow_name
 
 
-def list_optimizer_state(path: Path) -> list[str]:
-    """Return the names of the variables that are not read: those of the optimizer.
+def list_optimizer_state(path: Path, model: Bert) -> list[str]:
+    """Return the names of the variables that are not read: those of the training.
 
     Raises:
         InputError: as ``read_tensorflow_checkpoint``.
         OSError: as ``read_tensorflow_checkpoint``.
     """
-    return sorted(filter(is_optimizer_state, open_bundle(find_prefix(path)).entries))
+    return sorted(_training_state(open_bundle(find_prefix(path)), model))
+
+
+def _training_state(bundle: Bundle, model: Bert) -> set[str]:
+    names = dict.fromkeys((*(name for name, _ in model.named_parameters()), *NEXT_SENTENCE))
+    shapes = {name: entry.shape for name, entry in bundle.entries.items()}
+    return find_training_state(shapes, set(map(tensorflow_name, names)))
 
 
 def _read_tensors(bundle: Bundle, model: Bert) -> dict[str, Tensor]:
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     named = by_our_names(bundle.entries, {tensorflow_name(name): name for name in (*shapes, *NEXT_SENTENCE)})
-    tensors = {}
+    tensors, not_read = {}, _training_state(bundle, model)
     for theirs, entry in bundle.entries.items():
-        if is_optimizer_state(theirs):
+        if theirs in not_read:
             continue
         name = named[theirs]
         shape = entry.shape[::-1] if is_transposed(theirs) else entry.shape

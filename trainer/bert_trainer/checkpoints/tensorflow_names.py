@@ -7,6 +7,8 @@ MLPerf's and NVIDIA's checkpoints have too.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from math import prod
 
 from bert_trainer.checkpoints.huggingface_export import huggingface_name
 
@@ -18,12 +20,8 @@ _BY_HUGGINGFACE_NAME = {
 }
 _DENSE = {"weight": "kernel", "bias": "bias"}
 _LAYER_NORM = {"weight": "gamma", "bias": "beta"}
-# Moments are named after their variable, with one of these behind it; step counters and powers stand alone. Adam and
-# Adam_1 are those of TensorFlow's own optimizer, LAMB and LAMB_1 those of the one that NVIDIA and MLPerf train with.
-_OPTIMIZER_STATE = {
-    *("adam_m", "adam_v", "Adam", "Adam_1", "LAMB", "LAMB_1"),
-    *("global_step", "beta1_power", "beta2_power"),
-}
+_OURS = ("bert", "cls/predictions", "cls/seq_relationship")
+"""Scopes of the encoder and of the heads of pretraining."""
 
 
 def tensorflow_name(name: str) -> str:
@@ -46,6 +44,33 @@ def is_transposed(theirs: str) -> bool:
     return theirs.endswith(_KERNEL)
 
 
-def is_optimizer_state(theirs: str) -> bool:
-    """Return whether a variable belongs to the optimizer that trained the model."""
-    return not _OPTIMIZER_STATE.isdisjoint(theirs.split("/"))
+def find_training_state(shapes: Mapping[str, Sequence[int]], ours: Iterable[str]) -> set[str]:
+    """Return the variables of a checkpoint that belong to the training, not to the model, whatever optimizer it had.
+
+    What is named after another variable, with more behind it: its moments, its accumulated gradients. And single
+    numbers outside the model: step counters, loss scales, powers of decay rates.
+
+    Args:
+        shapes: Of the checkpoint's variables, by name.
+        ours: Names of the model's variables, which the checkpoint may lack.
+    """
+    known = {*shapes, *ours}
+    return {
+        name
+        for name, shape in shapes.items()
+        if name not in ours and (_is_named_after(name, known) or (prod(shape) == 1 and not _is_ours(name)))
+    }
+
+
+def is_others_variable(theirs: str) -> bool:
+    """Return whether a variable stands outside the encoder and the heads of pretraining: another task's head has."""
+    return not _is_ours(theirs) and not theirs.startswith("'")
+
+
+def _is_named_after(theirs: str, known: Set[str]) -> bool:
+    parts = theirs.split("/")
+    return any("/".join(parts[:end]) in known for end in range(1, len(parts)))
+
+
+def _is_ours(theirs: str) -> bool:
+    return theirs.startswith(tuple(f"{scope}/" for scope in _OURS))

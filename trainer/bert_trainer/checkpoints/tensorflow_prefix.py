@@ -59,6 +59,15 @@ def find_prefix(path: Path) -> Path:
     )
 
 
+def describe_choice(path: Path) -> str:
+    """Return which of several checkpoints at a path is read, for the log; nothing where there is one."""
+    if not path.is_dir():
+        return ""
+    prefix = find_prefix(path)
+    others = sum(file.is_file() for file in path.glob(f"[!.]*{_INDEX}")) - 1
+    return f"{prefix.name}, which `{_STATE_FILE}` there names, of {others + 1}" if others else ""
+
+
 def _read_latest(path: Path) -> str | None:
     """Return the name of the checkpoint that a state file calls the latest; None where there is no such file.
 

@@ -112,6 +112,13 @@ def read_vocabulary(path: Path) -> Vocabulary:
     return Vocabulary(tokens, hashlib.sha256(content).hexdigest(), pad_id, unk_id, cls_id, sep_id, mask_id, said)
 
 
+def read_tokens(path: Path) -> tuple[str, ...]:
+    """Read the tokens of a vocabulary alone, to compare them; raises InputError as ``read_vocabulary``."""
+    tokens = read_tokenizer_json(path).tokens if path.suffix == ".json" else _split_lines(path, _read_content(path))
+    _check_tokens(path, tokens)
+    return tokens
+
+
 def as_vocabulary_file(vocabulary: Vocabulary) -> bytes:
     """Return the content of ``vocab.txt``."""
     return _as_lines(vocabulary.tokens)
