@@ -113,6 +113,8 @@ def test_it_is_what_counting_by_hand_gives(
     assert (found.samples, found.masked_tokens) == (num_samples, tokens)
     assert found.masked_lm == tokens_right / tokens
     assert found.next_sentence == pairs_right / num_samples
+    answers = np.concatenate([samples.next_sentence_labels for samples in shards])[:num_samples]
+    assert found.next_sentence_baseline == max((answers == 0).sum(), (answers == 1).sum()) / num_samples
     assert found.masked_lm_loss == pytest.approx(loss / tokens, rel=1e-12)
     if max_samples is None:
         assert 0 < tokens_right < tokens, "the model is neither always wrong nor always right"
@@ -184,7 +186,8 @@ def test_evaluation_leaves_the_model_as_it_was(model: Bert, held_out: ShardFolde
 
 def test_without_the_objective_there_is_no_next_sentence_accuracy(held_out: ShardFolder) -> None:
     model = random_model(model_config(32, objective="mlm"), VOCABULARY_SIZE, seed=1, dtype=torch.float32)
-    assert evaluate(model, measured(held_out), Alone(), CPU).next_sentence is None
+    found = evaluate(model, measured(held_out), Alone(), CPU)
+    assert found.next_sentence is found.next_sentence_baseline is None
 
 
 def rows_with_labels(labels: list[list[int]]) -> Samples:

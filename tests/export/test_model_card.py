@@ -85,7 +85,7 @@ model-index:
 A BERT encoder with the masked-LM and the next-sentence head, pretrained on wiki. Text is"""
     )
     assert "| phase1 | 128 | 256 | 1,000 | 256,000 | 0.0004 | 2.5000 | 9,999 samples in 8 shards |" in card
-    assert "| evaluate | 128 | held-out documents | 500 | 0.6100 | 1.7500 | – | 0.0500 |" in card
+    assert "| evaluate | 128 | held-out documents | 500 | 0.6100 | 1.7500 | 0.0500 | – | – |" in card
     assert "Accuracy is a share of the masked tokens.\n" in card
     assert "| precision | bf16 |" in card
 
@@ -107,7 +107,7 @@ A BERT encoder with the masked-LM and the next-sentence head, pretrained on wiki
 def test_what_was_measured_on_is_said_as_it_was(changes: dict[str, Any], samples: str, name: str, kind: str) -> None:
     measurement = dataclasses.replace(FACTS.measurements[0], **changes)
     card = render_card(dataclasses.replace(FACTS, measurements=[measurement]))
-    assert f"| evaluate | 128 | {samples} | 500 | 0.6100 | 1.7500 | – | 0.0500 |" in card
+    assert f"| evaluate | 128 | {samples} | 500 | 0.6100 | 1.7500 | 0.0500 | – | – |" in card
     (result,) = metadata(card)["model-index"][0]["results"]
     assert result["dataset"] == {"type": kind, "name": name}
     assert ("lie on both sides of a cut" in card) == ("part" in changes)
@@ -141,7 +141,7 @@ def test_names_that_users_chose_stay_names(text: str) -> None:
     assert not re.search(r"<|(?<!\\)[\[*~]|(?<!\\)`|javascript:|(?<!\\):/", without_code)
     tables = [line for line in without_code.splitlines() if line.startswith("|")]
     cells = {len(re.findall(r"(?<!\\)\|", line)) for line in tables}
-    assert cells == {3, 9}, "no row has got more cells"
+    assert cells == {3, 9, 10}, "no row has got more cells"
     assert max(map(len, card.splitlines())) < 1000
 
 

@@ -203,6 +203,7 @@ REPORT = {
         "maskedLmAccuracy": 0.231,
         "unigramBaseline": 0.048,
         "nextSentenceAccuracy": 0.66,
+        "nextSentenceBaseline": 0.52,
     },
     "checkpoint": "/out/checkpoints/phase2-60",
     "export": "/out/export/onnx",
@@ -222,7 +223,7 @@ def test_the_summary_shows_stages_accuracy_and_paths(tmp_path: Path) -> None:
     for words in (
         "phase1 700 9.010 5.123 151.2 17,346 3:07 min",
         "held-out documents: 23.1% (untrained 0.0%); most frequent token alone 4.8%",
-        "Next-sentence accuracy: 66.0%",
+        "Next-sentence accuracy: 66.0%; more frequent answer alone 52.0%",
         "4:20 min with 2 ranks, 8:20 min of processor time",
         f"output {tmp_path}",
         "checkpoint /out/checkpoints/phase2-60",

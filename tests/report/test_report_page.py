@@ -67,6 +67,7 @@ def test_a_finished_run_is_told_from_its_files(tmp_path: Path) -> None:
         "phase1 pretrain 32 16 40 8.420 2.372 64.0 5,000 40 s",
         "masked-LM accuracy 0.1% 13.7% next-sentence accuracy 50.0% 61.9%",
         "On 1,234 held-out samples.",
+        "The more frequent answer alone is right for 53.1% of the sentence pairs.",
         "The file is [MASK] again. open 50% , closed 25% ; the true word: closed",
         "2 phase1, step 2 phase1, step 20 30 s 55 s killed, or lost",
         "3 phase1, step 20 evaluate 1:30 min 2:50 min succeeded Resumed, bit-identical",

@@ -59,7 +59,14 @@ def records() -> list[Record]:
     evaluated = {"event": "evaluated", "stage": "evaluate", "samples": 1234, "unigram_baseline": 0.054}
     then += [
         {**evaluated, "when": "before", "mlm_accuracy": 0.001, "nsp_accuracy": 0.5, "mlm_loss": 9.0},
-        {**evaluated, "when": "after", "mlm_accuracy": 0.137, "nsp_accuracy": 0.619, "mlm_loss": 5.5},
+        {
+            **evaluated,
+            "when": "after",
+            "mlm_accuracy": 0.137,
+            "nsp_accuracy": 0.619,
+            "nsp_baseline": 0.531,
+            "mlm_loss": 5.5,
+        },
         {"event": "succeeded", "message": "tiny is trained"},
     ]
     of_attempt = [{"attempt_uid": "uid-1", "attempt": 2, "run_s": 30.0, "cpu_s": 55.0}]

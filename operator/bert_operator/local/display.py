@@ -41,6 +41,7 @@ _EVALUATION_FIGURES = (
     ("mlm_accuracy", "masked-LM accuracy"),
     ("unigram_baseline", "most frequent token alone"),
     ("nsp_accuracy", "next-sentence accuracy"),
+    ("nsp_baseline", "more frequent answer alone"),
 )
 _TASK_METRICS = frozenset(metric for metrics in TASK_METRICS.values() for metric in metrics)
 

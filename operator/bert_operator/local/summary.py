@@ -139,7 +139,9 @@ def _results(report: Report) -> Iterator[Text]:
         yield from _verdict(held_out)
         pairs = _number(held_out, "nextSentenceAccuracy")
         if pairs is not None:
-            yield Text(f"Next-sentence accuracy: {pairs:.1%}")
+            majority = _number(held_out, "nextSentenceBaseline")
+            alone = f"; more frequent answer alone {majority:.1%}" if majority is not None else ""
+            yield Text(f"Next-sentence accuracy: {pairs:.1%}{alone}")
     seconds, cpu_seconds, ranks = (_number(report, key) for key in ("seconds", "cpuSeconds", "ranks"))
     if seconds is not None:
         line = Text(f"{render_duration(seconds)}")

@@ -35,6 +35,7 @@ _PRETRAINING: Mapping[str, Bounds] = MappingProxyType(
     {
         "mlm_accuracy": _FRACTION,
         "nsp_accuracy": _FRACTION,
+        "nsp_baseline": _FRACTION,
         "mlm_loss": _ANY,
         "unigram_baseline": _FRACTION,
         "samples": _ANY,

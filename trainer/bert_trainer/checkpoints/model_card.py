@@ -63,6 +63,8 @@ class Measurement:
     """Name of the shards, if they are others than the data set's."""
     part: tuple[float, float] | None = None
     """Of the training samples, as shares of their number; None: held-out samples."""
+    next_sentence_baseline: float | None = None
+    """Next-sentence accuracy of always giving the more frequent answer."""
 
     @property
     def samples_are(self) -> str:
@@ -248,7 +250,7 @@ def _evaluation(measurements: Sequence[Measurement]) -> str:
         return "These weights have not been evaluated."
     head = (
         *("stage", "tokens per sequence", "measured on", "samples", "masked-LM accuracy", "masked-LM loss"),
-        *("next-sentence accuracy", "most frequent token alone"),
+        *("most frequent token alone", "next-sentence accuracy", "more frequent answer alone"),
     )
     rows = [
         (
@@ -258,8 +260,9 @@ def _evaluation(measurements: Sequence[Measurement]) -> str:
             f"{it.samples:,}",
             shown_number(it.masked_lm_accuracy, ".4f"),
             shown_number(it.masked_lm_loss, ".4f"),
-            shown_number(it.next_sentence_accuracy, ".4f"),
             shown_number(it.unigram_baseline, ".4f"),
+            shown_number(it.next_sentence_accuracy, ".4f"),
+            shown_number(it.next_sentence_baseline, ".4f"),
         )
         for it in measurements
     ]

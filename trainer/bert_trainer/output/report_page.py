@@ -146,6 +146,8 @@ def _evaluation(run: Run) -> list[Markup]:
         ]
         baseline, samples = form(held_out.get("unigramBaseline"), ".1%"), form(held_out.get("samples"), ",d")
         note = f"On {samples} held-out samples. Always naming the most frequent token gives {baseline}."
+        if pairs := form(held_out.get("nextSentenceBaseline"), ".1%"):
+            note += f" The more frequent answer alone is right for {pairs} of the sentence pairs."
         loss = form(held_out.get("maskedLmLoss"), ".3f")
         parts += [
             table(("", "untrained", "trained"), [row for row in rows if row[2]], numbers=(1, 2)),
@@ -175,14 +177,21 @@ def _stage_results(stage: Mapping[str, Any]) -> Iterable[Markup]:
                 form(it["step"], ",d"),
                 form(it["maskedLmAccuracy"], ".2%"),
                 form(it["nextSentenceAccuracy"], ".2%"),
+                form(it.get("nextSentenceBaseline"), ".2%"),
                 form(it["maskedLmLoss"], ".4f"),
             )
             for it in found[-_MOST_EVALUATIONS:]
         ]
         yield tag("h3", f"{stage['name']}: while it trained")
-        header = ("step", "masked-LM accuracy", "next-sentence accuracy", "masked-LM loss")
+        header = (
+            "step",
+            "masked-LM accuracy",
+            "next-sentence accuracy",
+            "more frequent answer alone",
+            "masked-LM loss",
+        )
         several = tag("summary", f"{len(found)} evaluations")
-        yield tag("details", several, table(header, figures, numbers=range(4)))
+        yield tag("details", several, table(header, figures, numbers=range(5)))
     yield from _verdict(stage)
     if (stage.get("target") or {}).get("message"):
         yield tag("p", stage["target"]["message"], class_="note")

@@ -68,6 +68,7 @@ def evaluate_and_report(
             when=when,
             mlm_accuracy=accuracy.masked_lm,
             nsp_accuracy=accuracy.next_sentence,
+            nsp_baseline=accuracy.next_sentence_baseline,
             mlm_loss=accuracy.masked_lm_loss,
             unigram_baseline=baseline,
             samples=accuracy.samples,

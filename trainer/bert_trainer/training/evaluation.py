@@ -35,6 +35,8 @@ class Accuracy:
     masked_lm: float
     next_sentence: float | None
     """None without that objective."""
+    next_sentence_baseline: float | None
+    """Accuracy of always giving the more frequent answer; None without that objective."""
     masked_lm_loss: float
     samples: int
     masked_tokens: int
@@ -96,24 +98,27 @@ def evaluate(model: Bert, data: EvaluationSet, world: World, device: torch.devic
     length, size = data.folder.sequence_length, data.micro_batch_size
     # Accumulated on the device, with one synchronization at the end; in fp64, which counts exactly.
     counts = torch.zeros(3, dtype=torch.float64, device=device)
-    masked = rows = 0
+    masked = rows = random_pairs = 0
     start, stop = rank_slice(data.last - data.first, world.rank, world.size)
     backend = model.backend
     with backend.step_context():
         for read in _batches(data.folder, data.first + start, data.first + stop, size):
+            random_pairs += int(read.next_sentence_B.sum())
             batch = backend.stage_batch(read, sequence_length=length, micro_batch_size=size).to(device)
-            sums = model(batch)
+            found = model(batch)
             counts += torch.stack(
-                [part.double() for part in (sums.masked_lm_correct, sums.masked_lm, sums.next_sentence_correct)]
+                [part.double() for part in (found.masked_lm_correct, found.masked_lm, found.next_sentence_correct)]
             )
             masked, rows = masked + batch.num_masked, rows + batch.num_rows
             watched().alive()
     # Every rank reaches this, with or without samples of its own: the sum is collective.
     model.train()
-    correct, loss, pairs_correct, masked_tokens, samples = world.sum_numbers([*counts.tolist(), masked, rows])
+    sums = world.sum_numbers([*counts.tolist(), masked, rows, random_pairs])
+    correct, loss, pairs_correct, masked_tokens, samples, random_next = sums
     return Accuracy(
         masked_lm=correct / max(masked_tokens, 1),
         next_sentence=pairs_correct / samples if model.nsp is not None else None,
+        next_sentence_baseline=max(random_next, samples - random_next) / samples if model.nsp is not None else None,
         masked_lm_loss=loss / max(masked_tokens, 1),
         samples=int(samples),
         masked_tokens=int(masked_tokens),

@@ -253,7 +253,7 @@ def _measurement(
 ) -> Measurement:
     figures = {
         field: None if found.get(field) is None else float(found[field] or 0)
-        for field in ("mlm_accuracy", "mlm_loss", "nsp_accuracy", "unigram_baseline")
+        for field in ("mlm_accuracy", "mlm_loss", "nsp_accuracy", "nsp_baseline", "unigram_baseline")
     }
     # The operator names a stage's own shards where a part of them is measured on.
     other = None if measured.shards in (None, own_shards) else measured.shards
@@ -265,6 +265,7 @@ def _measurement(
         masked_lm_accuracy=figures["mlm_accuracy"],
         masked_lm_loss=figures["mlm_loss"],
         next_sentence_accuracy=figures["nsp_accuracy"],
+        next_sentence_baseline=figures["nsp_baseline"],
         unigram_baseline=figures["unigram_baseline"],
         folder=None if other is None else PurePath(other).name,
         part=None if part is None else (part.start, part.end),

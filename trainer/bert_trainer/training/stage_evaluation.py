@@ -146,6 +146,7 @@ class StageEvaluations:
             trained_samples=step * self.times.global_batch_size,
             mlm_accuracy=accuracy.masked_lm,
             nsp_accuracy=accuracy.next_sentence,
+            nsp_baseline=accuracy.next_sentence_baseline,
             mlm_loss=accuracy.masked_lm_loss,
             unigram_baseline=baseline,
             samples=accuracy.samples,

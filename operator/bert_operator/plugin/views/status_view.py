@@ -23,6 +23,7 @@ _EVALUATION_FIGURES = {
     "mlm_accuracy": "masked-LM accuracy",
     "unigram_baseline": "most frequent token alone",
     "nsp_accuracy": "next-sentence accuracy",
+    "nsp_baseline": "more frequent answer alone",
 }
 
 

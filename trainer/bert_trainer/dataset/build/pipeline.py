@@ -21,6 +21,7 @@ from bert_trainer.config.run_config import DatasetConfig
 from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.balancing import num_balanced, plan_resharding
 from bert_trainer.dataset.build.estimates import MIN_SHARDS, Estimate, check_estimate, estimate_build, free_disk
+from bert_trainer.dataset.build.fit import check_vocabulary, warn_of_pairs
 from bert_trainer.dataset.build.passes import CorpusPasses, EncodedCorpus, token_path
 from bert_trainer.dataset.build.progress import BuildProgress, ProgressSink
 from bert_trainer.dataset.build.recipes import (
@@ -41,12 +42,9 @@ from bert_trainer.dataset.shards.dataset_info import DatasetInfo, LengthInfo, re
 from bert_trainer.dataset.tokens.block_files import expected_blocks
 from bert_trainer.dataset.tokens.tokenizer_config import CONFIG_FILE
 from bert_trainer.dataset.tokens.wordpiece import (
-    MOST_UNKNOWN,
     VOCABULARY_FILE,
     Vocabulary,
     as_vocabulary_file,
-    check_unknown,
-    describe_unknown,
     read_vocabulary,
 )
 from bert_trainer.dataset.workers.pool import TaskPool, WorkerPool, usable_cores
@@ -236,7 +234,7 @@ def _build(
     # 2) The hashes of text and vocabulary, before the first shard: shards left by an interrupted build are
     # kept only if both are the same again.
     info = _save_corpus_info(info, encoded, vocabulary, root, progress)
-    _check_fit(stage, encoded, vocabulary_path(dataset))
+    check_vocabulary(stage, encoded.unknown_share, vocabulary_path(dataset))
     _keep_vocabulary(vocabulary, vocabulary_path(dataset), root, lower_case=stage.lower_case)
     # 3) Tokens to shards, one task per file. Settings, text and vocabulary decide its bytes, so a finished file is
     # what this build would write, and is kept.
@@ -250,6 +248,7 @@ def _build(
         rows[task.target] = num_rows
         progress.save()
         progress.advance()
+    warn_of_pairs([task.target for task in tasks if task.split == "training" and task.shard == 0])
     built = [_length_info(length, root, tasks, rows) for length in lengths]
     # 4) Where the recipe asks for it, shards to shards of equal size.
     built = [
@@ -378,22 +377,6 @@ def _save_corpus_info(
     if not info.complete:
         info.write(root)
     return info
-
-
-def _check_fit(stage: PrepareStage, encoded: EncodedCorpus, vocabulary: Path) -> None:
-    """Warn of a vocabulary that fits the text badly, or refuse it. The text stays encoded.
-
-    Raises:
-        InputError: the vocabulary does not know the text.
-    """
-    check_unknown(
-        f"{stage.source}, with the vocabulary {vocabulary}",
-        encoded.unknown_share,
-        stage.max_unknown_share,
-        "set maxUnknownShare: 1 in the prepare stage, or --max-unknown-share 1 by hand",
-    )
-    if encoded.unknown_share > MOST_UNKNOWN:
-        logger.warning("%s: %s", stage.source, describe_unknown(encoded.unknown_share))
 
 
 def _keep_vocabulary(vocabulary: Vocabulary, source: Path, root: Path, *, lower_case: bool) -> None:

@@ -22,6 +22,7 @@ from bert_trainer.dataset.shards.checks import (
     SpecialIds,
     broken_rules,
     count_unknown,
+    describe_pairs,
     describe_violations,
     original_tokens,
 )
@@ -55,6 +56,8 @@ class Verdict:
     """Tokens of the text, without [CLS] and [SEP]."""
     num_unknown: int = 0
     """[UNK] among them."""
+    num_random: int = 0
+    """Rows whose second segment comes from elsewhere."""
     warnings: tuple[str, ...] = ()
     """What does not make it invalid."""
 
@@ -101,11 +104,15 @@ def verify(
     seen: dict[tuple[Path, bytes], Path] = {}
     # Of [UNK], by folder: a single shard may be unusual, a whole folder points to a wrong vocabulary.
     counted: dict[Path, tuple[int, int]] = {}
+    pairs: Counter[Path] = Counter()
+    random_pairs: Counter[Path] = Counter()
     for verdict in run_in_order(verify_shard, tasks, num_processes=num_processes, check=check):
         tokens, unknown = counted.get(verdict.path.parent, (0, 0))
         counted[verdict.path.parent] = tokens + verdict.num_tokens, unknown + verdict.num_unknown
         problems = list(verdict.problems)
+        random_pairs[verdict.path.parent] += verdict.num_random
         if verdict.header is not None:
+            pairs[verdict.path.parent] += verdict.header.rows
             problems += _unusual_shape(verdict, usual.get(_siblings(verdict.path)))
             if verdict.header.rows:
                 first = seen.setdefault((verdict.path.parent, verdict.digest), verdict.path)
@@ -116,6 +123,8 @@ def verify(
             told = (describe_unknown(unknown / tokens),)
             is_refused = unknown > max_unknown_share * tokens
             yield Verdict(folder, problems=told) if is_refused else Verdict(folder, warnings=told)
+        if told_of_pairs := describe_pairs(random_pairs[folder], pairs[folder]):
+            yield Verdict(folder, warnings=(told_of_pairs,))
 
 
 def verify_shard(task: VerifyTask) -> Verdict:
@@ -152,7 +161,7 @@ def _verify_rows(task: VerifyTask, header: ShardHeader, vocabulary: Vocabulary |
     broken: dict[str, tuple[int, int]] = {}
     digest = hashlib.blake2b(digest_size=16)
     ids: SpecialIds | None = None
-    num_rows = num_tokens = num_unknown = 0
+    num_rows = num_tokens = num_unknown = num_random = 0
     for block in read_blocks(task.path, vocabulary.size if vocabulary else None):
         # Without a vocabulary the first row of the first block decides for all: later rows must agree with it.
         ids = ids or SpecialIds.of(vocabulary, block)
@@ -164,6 +173,7 @@ def _verify_rows(task: VerifyTask, header: ShardHeader, vocabulary: Vocabulary |
         # Three special tokens per row; real tokens only.
         num_tokens += int(block.input_mask.sum(dtype=np.int64)) - 3 * len(block)
         num_unknown += int(unknown.sum())
+        num_random += int(block.next_sentence_labels.sum(dtype=np.int64))
         _add(digest, block)
         num_rows += len(block)
     if not num_rows:
@@ -176,6 +186,7 @@ def _verify_rows(task: VerifyTask, header: ShardHeader, vocabulary: Vocabulary |
         digest=digest.digest(),
         num_tokens=num_tokens,
         num_unknown=num_unknown,
+        num_random=num_random,
     )
 
 

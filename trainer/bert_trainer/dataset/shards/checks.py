@@ -115,6 +115,12 @@ def check_ragged(
             raise InputError(f"{path}: row {first_row + int(broken.argmax())} {rule}", hint=_VERIFY)
 
 
+_ONE_SIDED_PAIRS = 0.9
+"""Share of the more frequent answer from which on next-sentence prediction teaches little."""
+_FEWEST_PAIRS = 32
+"""Fewer may have such a share by chance."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
     """Ids of special tokens that the checks look for."""
@@ -188,6 +194,23 @@ def original_tokens(samples: Samples) -> NDArray[np.int32]:
     row_of, _ = np.nonzero(predicted)
     original[row_of, samples.masked_lm_positions[predicted]] = samples.masked_lm_ids[predicted]
     return original
+
+
+def describe_pairs(num_random: int, rows: int) -> str | None:
+    """Return the warning about sentence pairs whose answers are nearly all the same; None where they are not.
+
+    num_random: of the rows, those whose second segment comes from elsewhere.
+    """
+    if rows < _FEWEST_PAIRS or max(num_random, rows - num_random) < _ONE_SIDED_PAIRS * rows:
+        return None
+    is_random = num_random > rows - num_random
+    share, kind = max(num_random, rows - num_random) / rows, "random" if is_random else "actual"
+    why = "documents of one sentence have no next one" if is_random else "one document has no other to draw from"
+    return (
+        f"{share:.1%} of the sentence pairs have {kind} next sentences, usual is about half ({why}): a model that "
+        f"always says so has a next-sentence accuracy of {share:.1%}. Train with objective: mlm, or separate documents "
+        "by empty lines"
+    )
 
 
 def count_unknown(samples: Samples, original: NDArray[np.int32], unk_id: int | None) -> NDArray[np.int64]:
