@@ -131,6 +131,7 @@ class PrepareStage(Section):
     vocabulary_size: Annotated[int, Field(ge=64)] = 30522
     """Entries at most of the WordPiece vocabulary that is trained where the dataset has none."""
     lower_case: bool = True
+    """Text loses capitals and accents, vowel signs of Hindi and Thai among them."""
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Share of the documents kept for evaluation; 0: none."""
     near_duplicate_similarity: Annotated[float, Field(gt=0, le=1)] = 0.8

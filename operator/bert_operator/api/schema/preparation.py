@@ -62,7 +62,8 @@ class PrepareSpec(Section):
     """Maximum size of the vocabulary that is trained on the text. Empty: 30522, the published size; unused if
     ``dataset.vocabularyFile`` is set."""
     lower_case: bool = True
-    """Lower-case the text and strip accents, like the published ``uncased`` models."""
+    """Lower-case the text and strip accents, like the published ``uncased`` models: über becomes uber, and vowel signs
+    of Hindi or Thai go as well. false keeps capitals and accents; better for most languages but English."""
     max_unknown_share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Maximum fraction of the text's tokens that are [UNK], because the vocabulary lacks their characters; with more,
     as with the vocabulary of another language, the stage fails before it makes shards. 1: any. Empty: 0.1."""

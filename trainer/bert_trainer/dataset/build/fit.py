@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from bert_trainer.config.stages import PrepareStage
@@ -12,6 +14,12 @@ from bert_trainer.dataset.shards.checks import describe_pairs
 from bert_trainer.dataset.tokens.wordpiece import MOST_UNKNOWN, check_unknown, describe_unknown
 
 logger = logging.getLogger(__name__)
+
+_COUNTED_WORDS = 1 << 15
+"""Some 200 KB of text: a tenth of a second."""
+_MANY_ACCENTS = 0.01
+"""English has fewer, of names and loanwords; German has a tenth, French a fifth of its words."""
+_SHOWN_CHARACTERS = 40
 
 
 def check_vocabulary(stage: PrepareStage, unknown_share: float, vocabulary: Path) -> None:
@@ -30,6 +38,37 @@ def check_vocabulary(stage: PrepareStage, unknown_share: float, vocabulary: Path
     )
     if unknown_share > MOST_UNKNOWN:
         logger.warning("%s: %s", stage.source, describe_unknown(unknown_share))
+
+
+def tell_of_accents(source: str, sentences: Iterable[str]) -> None:
+    """Log how many words lose accents with lower case, by the first of them; a warning where they are many.
+
+    Vowel signs of Arabic, Hindi or Thai are accents as well: to Unicode all are nonspacing marks, which BERT strips.
+    """
+    words = list(islice((word for sentence in sentences for word in sentence.split(" ")), _COUNTED_WORDS))
+    # ASCII has none, and isascii looks at no character.
+    changed = [(word, bare) for word in words if not word.isascii() and (bare := without_accents(word)) != word]
+    if not changed:
+        return
+    word, bare = max(changed, key=lambda pair: len(pair[0]) - len(pair[1]))
+    share = len(changed) / len(words)
+    logger.log(
+        logging.WARNING if share >= _MANY_ACCENTS else logging.INFO,
+        "%s: lower case strips accents, as in BERT's uncased models: %.1f%% of the first %s words lose some, "
+        "as %s -> %s; keep them, and capitals, with lowerCase: false (--cased)",
+        source,
+        100 * share,
+        f"{len(words):,}",
+        word[:_SHOWN_CHARACTERS],
+        bare[:_SHOWN_CHARACTERS],
+    )
+
+
+def without_accents(word: str) -> str:
+    """Return the word as BERT strips it, but for its case."""
+    decomposed = unicodedata.normalize("NFD", word)
+    kept = "".join(character for character in decomposed if unicodedata.category(character) != "Mn")
+    return word if kept == decomposed else kept
 
 
 def warn_of_pairs(shards: Sequence[Path]) -> None:
