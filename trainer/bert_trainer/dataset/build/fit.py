@@ -22,16 +22,17 @@ _MANY_ACCENTS = 0.01
 _SHOWN_CHARACTERS = 40
 
 
-def check_vocabulary(stage: PrepareStage, unknown_share: float, vocabulary: Path) -> None:
+def check_vocabulary(stage: PrepareStage, num_tokens: int, unknown_share: float, vocabulary: Path) -> None:
     """Warn of a vocabulary that fits the text badly, or refuse it. The text stays encoded.
 
-    unknown_share: of the text's tokens, in [0, 1].
+    num_tokens: of the text. unknown_share: of these, in [0, 1].
 
     Raises:
         InputError: the vocabulary does not know the text.
     """
     check_unknown(
         f"{stage.source}, with the vocabulary {vocabulary}",
+        num_tokens,
         unknown_share,
         stage.max_unknown_share,
         "set maxUnknownShare: 1 in the prepare stage, or --max-unknown-share 1 by hand",

@@ -234,7 +234,8 @@ def _build(
     # 2) The hashes of text and vocabulary, before the first shard: shards left by an interrupted build are
     # kept only if both are the same again.
     info = _save_corpus_info(info, encoded, vocabulary, root, progress)
-    check_vocabulary(stage, encoded.unknown_share, vocabulary_path(dataset))
+    num_tokens = encoded.counts.tokens_training + encoded.counts.tokens_held_out
+    check_vocabulary(stage, num_tokens, encoded.unknown_share, vocabulary_path(dataset))
     _keep_vocabulary(vocabulary, vocabulary_path(dataset), root, lower_case=stage.lower_case)
     # 3) Tokens to shards, one task per file. Settings, text and vocabulary decide its bytes, so a finished file is
     # what this build would write, and is kept.

@@ -33,6 +33,8 @@ from bert_trainer.errors import InputError
 VOCABULARY_FILE = "vocab.txt"
 MOST_UNKNOWN = 0.005
 """Share of [UNK] in a text's tokens above which its vocabulary fits badly."""
+_FEWEST_TOKENS = 100
+"""Of shorter texts a vocabulary that was learnt from them may lack as much: what comes once has no entry."""
 _COVERED_CHARACTERS = 0.9999
 """Share of the text whose characters get entries, as far as the vocabulary has room: a word with a character that has
 none is [UNK] as a whole. The rest are typos and names in other scripts."""
@@ -291,11 +293,12 @@ def describe_unknown(share: float) -> str:
     )
 
 
-def check_unknown(source: str, share: float, allowed: float, remedy: str) -> None:
-    """Refuse a text that the vocabulary does not know. share, allowed: of its tokens, in [0, 1].
+def check_unknown(source: str, num_tokens: int, share: float, allowed: float, remedy: str) -> None:
+    """Refuse a text that the vocabulary does not know, unless it is too short to tell.
 
     Args:
         source: The text, and where the vocabulary is.
+        num_tokens: Of the text.
         share: [UNK] of its tokens, in [0, 1].
         allowed: The largest such share.
         remedy: How to go on all the same.
@@ -303,7 +306,7 @@ def check_unknown(source: str, share: float, allowed: float, remedy: str) -> Non
     Raises:
         InputError: more are [UNK] than is allowed.
     """
-    if share > allowed:
+    if share > allowed and num_tokens >= _FEWEST_TOKENS:
         raise InputError(
             f"{source}: {share:.2%} of the tokens are [UNK]; allowed: at most {allowed:.4g}",
             hint="take a vocabulary of the text's language and casing, or a larger one where it was learnt from this "

@@ -121,6 +121,7 @@ def open_data(
         unknown = unknown_share(train.samples, vocabulary)
         check_unknown(
             f"stages.{index}.data: the split {examples.train.name!r}, with the model's vocabulary",
+            len(train.samples.tokens),
             unknown,
             stage.max_unknown_share,
             "set maxUnknownShare: 1 in the finetune stage, or --max-unknown-share 1 by hand",
