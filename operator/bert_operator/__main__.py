@@ -20,6 +20,7 @@ from bert_operator.api.parsing.validation import advise, null_remarks, parse_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.finetuning import OWN_TABLES
 from bert_operator.api.small_job import Surroundings, fetch_command, missing_task_files, shrink
+from bert_operator.cluster.mismatches import find_mismatches
 from bert_operator.cluster.render_command import (
     NO_UID,
     SHOWN,
@@ -29,7 +30,7 @@ from bert_operator.cluster.render_command import (
     write_job,
 )
 from bert_operator.cluster.settings import Settings, load_settings
-from bert_operator.errors import EXIT_BAD_INPUT, EXIT_SUCCEEDED, DocumentError, OperatorError
+from bert_operator.errors import EXIT_BAD_INPUT, EXIT_SUCCEEDED, DocumentError, InvalidJob, OperatorError
 from bert_operator.local.command import LocalOptions, on_these_machines, run_local
 from bert_operator.local.programs import find_precisions, find_programs
 from bert_operator.plugin.command_line import add_verbs
@@ -247,6 +248,11 @@ def _judge(document: Document, arguments: argparse.Namespace, settings: Settings
         _read_job(document, arguments)
         return _NOT_LOOKED_AT
     job = _read_for_cluster(document, arguments, settings).job
+    knows_cluster = arguments.settings is not None
+    # At laptop size a job asks for no devices.
+    asked = {**document, "spec": {}} if arguments.small else document
+    if problems := list(find_mismatches(asked, job, settings, knows_cluster=knows_cluster)):
+        raise InvalidJob(problems)
     return f"judged by {describe_settings(arguments.settings, job, settings)}"
 
 

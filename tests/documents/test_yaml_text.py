@@ -172,7 +172,7 @@ def test_a_job_that_was_shown_is_the_same_job(read: Reader, tmp_path: Path, caps
     assert spec["scheduling"]["nodeSelector"] == {"gpu": "yes", "n": "0x10"}
     assert spec["dataset"]["path"] == "017"
     file.write_text(shown)
-    assert main(["check", "--cluster", str(file)]) == 0
+    assert main(["check", str(file)]) == 0
 
 
 def test_the_objects_that_are_shown_are_read_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from bert_operator.__main__ import main
 from sample_job import sample_document
 
 SETTINGS = """
+trainerImage: registry.example.com/trainer:0.2.0
 defaultProfile: xeon
 profiles:
   xeon:
@@ -37,7 +38,7 @@ def test_the_resolved_job_is_a_job_again(files: tuple[str, str], capsys: pytest.
     shown = yaml.safe_load(text)
     assert shown["spec"]["slotsPerWorker"] == 2
     assert shown["spec"]["output"]["volume"]["mountPath"] == "/mnt/bert"
-    assert shown["spec"]["image"] == "registry.invalid/bert-operator/trainer:0.2.0"
+    assert shown["spec"]["image"] == "registry.example.com/trainer:0.2.0"
     Path(job).write_text(text)
     assert main(["check", job]) == 0
 

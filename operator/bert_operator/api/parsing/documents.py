@@ -31,7 +31,7 @@ from ruamel.yaml.events import (
 )
 
 from bert_operator import names
-from bert_operator.api.parsing import plain_scalars
+from bert_operator.api.parsing import plain_scalars, yaml_mistakes
 from bert_operator.errors import DocumentError, printable, render_path
 
 MAX_BYTES = 1_048_576
@@ -100,7 +100,7 @@ def read_job_stream(path: Path) -> JobStream:
             jobs += found
             others += len(objects) - len(found)
     except YAMLError as error:
-        raise _not_yaml(error, source) from error
+        raise _not_yaml(error, source, text) from error
     if not jobs:
         held = count_others(others) if others else "no object"
         raise DocumentError(
@@ -196,18 +196,17 @@ def parse_documents(text: str, *, source: str = "job") -> list[Json]:
         # Events, not values: the library's constructors would have settled already what a plain scalar means.
         return _Builder(YAML(typ="safe", pure=True).parse(text), source).documents()
     except YAMLError as error:
-        raise _not_yaml(error, source) from error
+        raise _not_yaml(error, source, text) from error
 
 
-_MEND = "mend the text there; allowed: YAML, and JSON, which is YAML as well"
-
-
-def _not_yaml(error: YAMLError, source: str) -> DocumentError:
+def _not_yaml(error: YAMLError, source: str, text: str) -> DocumentError:
     if not isinstance(error, MarkedYAMLError):
-        return DocumentError(f"{source}: not YAML ({error})", hint=_MEND)
-    mark = error.problem_mark or error.context_mark
-    line = f":{mark.line + 1}" if mark else ""
-    return DocumentError(f"{source}{line}: not YAML ({error.problem or error.context})", hint=_MEND)
+        # Of the library's own words the first line says what, the second one where.
+        what = str(error).splitlines()[0]
+        return DocumentError(f"{source}: not YAML ({what})", hint="take that character out")
+    found = yaml_mistakes.explain(error, text)
+    where = f"{source}:{found.line}: not YAML: {found.cause} (column {found.column})"
+    return DocumentError(f"{where}: {found.shown}" if found.shown else where, hint=found.next_step)
 
 
 class _Builder:

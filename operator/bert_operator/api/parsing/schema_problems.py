@@ -147,8 +147,29 @@ def _problem(error: ErrorDetails) -> Problem:
         path=render_path(path),
         got=render_value(got),
         allowed=_describe(schema),
-        next_step=_advice(schema, got),
+        next_step=_usual_advice(path, got) or _advice(schema, got),
     )
+
+
+_USUAL = MappingProxyType(
+    {
+        ("pretrain", "learningRate"): "1e-4 with adamw and 256 sequences a step, to 6e-3 with lamb and 65536",
+        ("finetune", "learningRate"): "2e-5 to 5e-5",
+        ("optimizer", "weightDecay"): "0.01, a fraction",
+        ("warmup", "proportion"): "0.01 to 0.3, a fraction",
+        ("model", "hiddenDropout"): "0 to 0.1, a fraction",
+        ("model", "attentionDropout"): "0 to 0.1, a fraction",
+        ("pretrain", "maskedLmProbability"): "0.15, a fraction",
+        ("prepare", "maskedLmProbability"): "0.15, a fraction",
+    }
+)
+"""What published runs have, by section and field: the bounds of a field are wide, and tell little."""
+
+
+def _usual_advice(path: Path, got: object) -> str:
+    usual = _USUAL.get((str(path[-2]), str(path[-1]))) if len(path) > 1 else None
+    is_number = isinstance(got, int | float) and not isinstance(got, bool)
+    return f"choose a usual value: {usual}" if usual is not None and is_number else ""
 
 
 def _unknown_field(path: Path) -> Problem:
@@ -192,7 +213,7 @@ def _advice(schema: Schema, got: object) -> str:
     if isinstance(got, bool) and kind in {"integer", "number"}:
         return "write a number"
     if isinstance(got, str) and kind in {"integer", "number"}:
-        return "write a number without quotes"
+        return _number_advice(got, kind)
     if isinstance(got, str) and kind == "boolean":
         return "write true or false without quotes"
     if isinstance(got, bool | int | float) and kind == "string" and "enum" not in schema and "const" not in schema:
@@ -207,6 +228,19 @@ def _advice(schema: Schema, got: object) -> str:
     if kind == "array":
         return "begin every entry with '- '"
     return "choose an allowed value"
+
+
+def _number_advice(got: str, kind: str) -> str:
+    """Say what to write in place of a text where a number stands."""
+    if kind == "integer" and re.fullmatch(r"[0-9]{1,3}(,[0-9]{3})+", got):
+        return f"write {got.replace(',', '')}, without commas"
+    if re.fullmatch(r"[-+]?[0-9]*,[0-9]+([eE][-+]?[0-9]+)?", got):
+        return f"write {got.replace(',', '.')}, with a decimal point"
+    try:
+        float(got)
+    except ValueError:
+        return "write a number"
+    return "write a number without quotes"
 
 
 def _describe(schema: Schema) -> str:

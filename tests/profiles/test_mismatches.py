@@ -1,0 +1,118 @@
+"""``check`` says where a valid job would not run as it is meant: on nobody's image, or on nodes of another kind."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bert_operator.__main__ import main
+from examples import OVERLAYS, Example, list_examples, settings_of
+from job_changes import both, put
+from sample_job import Document, sample_document
+
+PLACEHOLDER = "registry.invalid/bert-operator/trainer:0.2.0"
+OWN = "registry.example.com/trainer:0.2.0"
+Check = Callable[..., tuple[int, str]]
+KINDS = {
+    overlay.name: "GPU" if "accelerator" in settings_of(overlay.name).profiles[overlay.name]["resources"] else "CPU"
+    for overlay in OVERLAYS.iterdir()
+}
+"""What the nodes of an overlay have, by its profile."""
+
+
+@pytest.fixture
+def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
+    """Check a job by an overlay's settings, as they are shipped or with an image of one's own."""
+
+    def run(job: Path | Document, overlay: str, *, is_edited: bool = True, more: str = "") -> tuple[int, str]:
+        if isinstance(job, dict):
+            (tmp_path / "job.yaml").write_text(json.dumps(job))
+            job = tmp_path / "job.yaml"
+        text = (OVERLAYS / overlay / "settings.yaml").read_text()
+        assert PLACEHOLDER in text
+        file = tmp_path / "settings.yaml"
+        file.write_text((text.replace(PLACEHOLDER, OWN) if is_edited else text) + more)
+        code = main(["check", str(job), "--settings", str(file)])
+        found = capsys.readouterr()
+        return code, found.out + found.err
+
+    return run
+
+
+@pytest.mark.parametrize("example", list_examples(), ids=lambda example: example.name)
+def test_an_example_suits_its_overlays_and_no_nodes_of_another_kind(example: Example, check: Check) -> None:
+    kinds = {KINDS[overlay] for overlay in example.overlays}
+    for overlay, kind in KINDS.items():
+        code, text = check(example.path, overlay)
+        if overlay in example.overlays:
+            assert code == 0, f"{overlay}: {text}"
+        elif kinds == {"GPU"} or (kinds == {"CPU"} and example.overlays == ("xeon-nfs",) and kind == "GPU"):
+            assert code == 2, f"{overlay}: {text}"
+            assert f"profile {overlay}" in text
+            assert "; next: " in text
+
+
+@pytest.mark.parametrize("overlay", KINDS)
+def test_an_overlay_as_it_is_shipped_is_told(check: Check, overlay: str) -> None:
+    document = sample_document()
+    del document["spec"]["slotsPerWorker"]
+    code, text = check(document, overlay, is_edited=False)
+    assert code == 2
+    assert f'trainerImage (of the settings): got "{PLACEHOLDER}"; allowed: an image in a registry of yours' in text
+    assert "Blocked with ImageNotNamed" in text
+    assert check(document, overlay)[0] == 0
+
+
+def test_a_job_s_own_placeholder_is_told_without_settings_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    volume = put("output", "volume", value={"persistentVolumeClaim": {"claimName": "bert"}})
+    file = tmp_path / "job.yaml"
+    file.write_text(json.dumps(sample_document(both(volume, put("image", value=PLACEHOLDER)))))
+    assert main(["check", str(file), "--cluster"]) == 2
+    assert "spec.image: got" in capsys.readouterr().err
+    file.write_text(json.dumps(sample_document(volume)))
+    assert main(["check", str(file), "--cluster"]) == 0
+
+
+GPUS = {"accelerator": {}}
+NODES = {"nodeSelector": {"pool": "gpus"}}
+
+
+@pytest.mark.parametrize(
+    ("overlay", "spec", "words"),
+    [
+        ("xeon-nfs", {"resources": GPUS}, "spec.resources.accelerator: got .*nvidia.com/gpu"),
+        ("xeon-nfs", {"worker": {"resources": GPUS}}, "spec.worker.resources.accelerator: got"),
+        ("single-node", {"resources": GPUS}, "spec.resources.accelerator: got"),
+        ("xeon-nfs", {"resources": GPUS, "scheduling": NODES}, ""),
+        ("xeon-nfs", {"precision": "tf32"}, 'spec.precision: got "tf32"'),
+        ("gpu-nfs", {"precision": "tf32"}, ""),
+        ("gpu-nfs", {"cpu": {"sockets": 2, "pinning": "socket"}}, "spec.cpu: got pinning, sockets, and no accelerator"),
+        ("gpu-nfs", {"cpu": {"openmp": "intel"}}, "spec.cpu: got openmp"),
+        ("gpu-nfs", {"cpu": {"openmp": "gnu", "allocator": "system", "pinning": "none"}}, ""),
+        ("gpu-nfs", {"cpu": {"sockets": 2, "pinning": "socket"}, "resources": GPUS}, ""),
+        ("azure-blob", {"slotsPerWorker": 8, "resources": GPUS}, "spec.slotsPerWorker: got 8, each with an"),
+        ("azure-blob", {"slotsPerWorker": 8, "resources": GPUS, "scheduling": NODES}, ""),
+        ("gpu-nfs", {}, ""),
+        ("xeon-nfs", {}, ""),
+    ],
+)  # fmt: skip
+def test_what_a_job_asks_for_and_its_profile_has_not_is_told(
+    check: Check, overlay: str, spec: Document, words: str
+) -> None:
+    document = sample_document(lambda own: own.update({"slotsPerWorker": 2} | spec))
+    code, text = check(document, overlay)
+    assert code == (2 if words else 0), text
+    assert re.search(words, text)
+
+
+def test_a_job_that_prepares_data_alone_runs_anywhere(check: Check) -> None:
+    document = sample_document(put("cpu", value={"coresPerRank": 4}))
+    document["spec"]["stages"] = document["spec"]["stages"][:1]
+    document["spec"]["stages"][0]["prepare"]["sequenceLengths"] = [128]
+    assert check(document, "gpu-nfs")[0] == 0
