@@ -67,6 +67,21 @@ def test_a_worker_that_has_to_be_made_again_takes_the_limit_away() -> None:
     assert (step.status.phase, step.status.failures, step.stop) == ("Running", (), ())
 
 
+def test_what_keeps_a_worker_that_is_made_again_is_told_while_the_launcher_waits_for_it() -> None:
+    full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "1 Insufficient cpu"}
+    made_again = pod_document(number=1, phase="Pending", node="", conditions=(full,))
+    known = read_child(child_document(true={"Running": "MPIJobRunning"}))
+    assert known is not None
+    pods = [found[1] for found in map(read_pod, [LAUNCHER, started("worker", 0, 30), made_again]) if found is not None]
+    seen = observe_child(known[1], pods, {}, workers=2, now_s=CREATED_S + 100)
+    before = JobStatus(phase="Running", attempt=1, run="training", child=ref())
+    step = look(NOW_S + 9999, seen, before)
+    assert (step.status.phase, step.status.reason, step.status.failures) == ("Running", "Unschedulable", ())
+    # Ranks that run lose their peer and end: nothing is to be told of before they do.
+    trains = plan(TRAINING_ONLY, Observed(status=before, children=(seen,)), NOW_S)
+    assert trains.status.reason == "ChildRunning"
+
+
 def test_the_limit_begins_when_all_pods_are_first_seen_to_run_whatever_the_clocks_of_nodes_say() -> None:
     written = JobStatus(phase="Pending", attempt=1, run="training", start_time=render_time(NOW_S))
     # The node's clock is an hour behind, so that the pod seems to have run since it was created.

@@ -96,19 +96,34 @@ def observe_child(
         held = find_held(child, pods)
         if held is not None and now_s >= held[1] + HELD_POD_S:
             return replace(_by_main(base, child, pods, held[0]), is_held=True)
-        lost = find_lost_worker(child, pods)
-        if lost is not None and now_s >= lost[1]:
-            base = _with_lost(base, lost[0], pods, nodes)
-        return replace(
-            base,
-            state="Running",
-            blocker=None if child.is_deleting else _find_running_blocker(pods, held, now_s),
-            finding=None if child.is_deleting else find_trouble(pods, nodes),
-            running_since_s=_running_since(child, pods, workers),
-            pod_nodes=tuple(sorted((pod.name, pod.node) for pod in pods if pod.node)),
-        )
+        base = _observe_running(base, child, pods, nodes, workers, now_s)
+        blocker = _find_running_blocker(pods, held, now_s)
+        # Else a worker may have to be made again, and what keeps it counts while the launcher waits for it.
+        if blocker is not None or child.kind == "Job" or base.running_since_s is not None:
+            return replace(base, blocker=None if child.is_deleting else blocker)
     blocker = None if child.is_deleting else find_blocker(child, pods, warnings, workers=workers, now_s=now_s)
     return replace(base, blocker=blocker)
+
+
+def _observe_running(
+    base: Child,
+    child: ChildSummary,
+    pods: Sequence[PodSummary],
+    nodes: Mapping[str, NodeSummary],
+    workers: int,
+    now_s: float,
+) -> Child:
+    """Return a running child, without what blocks it."""
+    lost = find_lost_worker(child, pods)
+    if lost is not None and now_s >= lost[1]:
+        base = _with_lost(base, lost[0], pods, nodes)
+    return replace(
+        base,
+        state="Running",
+        finding=None if child.is_deleting else find_trouble(pods, nodes),
+        running_since_s=_running_since(child, pods, workers),
+        pod_nodes=tuple(sorted((pod.name, pod.node) for pod in pods if pod.node)),
+    )
 
 
 def _find_running_blocker(

@@ -36,8 +36,7 @@ def seconds_to_reach_workers(job: BertPretrainJob, observed: Observed, child: Ch
     The launcher itself cannot tell a worker without a node from one that does not answer, so it has no limit of its
     own. What counts is the time in which every pod ran.
     """
-    waits = observed.unreached is not None and observed.unreached.attempt == child.attempt
-    if not waits or child.state != "Running" or child.stopping or child.running_since_s is None:
+    if not observed.waits_for_workers(child) or child.stopping or child.running_since_s is None:
         return None
     # Nodes write when a container started, by clocks of their own; the status has when all of them were seen to run.
     previous = observed.status

@@ -149,6 +149,10 @@ class Observed:
     """Longest grace period that an attempt may be given; None: pods' grace periods are in force for none, as outside of
     a cluster."""
 
+    def waits_for_workers(self, child: Child) -> bool:
+        """Return whether a child's launcher has told that it waits for workers, and nothing since."""
+        return child.state == "Running" and self.unreached is not None and self.unreached.attempt == child.attempt
+
     def is_over(self, child: Child) -> bool:
         """Return whether the status already has a child's outcome; if it still looks active, the cache is stale."""
         failed = any(failure.attempt == child.attempt for failure in self.status.failures)

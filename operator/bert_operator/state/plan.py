@@ -152,6 +152,7 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
         queue=find_queue(previous, newer),
         image=previous.image or next((child.image for child in children if child.image is not None), None),
         blocker=newest.blocker if newest is not None and newest.is_active else observed.blocker,
+        waits_for_workers=newest is not None and observed.waits_for_workers(newest),
         findings=find_findings(observed, newest, newest_saved, max(given_s, raised_s or 0)),
         stop_grace_s=raised_s,
         storage_blocker=_storage_blocker(job, failures),

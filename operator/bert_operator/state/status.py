@@ -79,6 +79,8 @@ class Facts:
     """Where the newest child waits, or what has admitted it."""
     blocker: Blocker | None = None
     """What keeps the next child, or the newest one, from running."""
+    waits_for_workers: bool = False
+    """Whether the newest child runs, and its launcher waits for its workers."""
     findings: Mapping[ConditionType, Finding] = field(default_factory=dict)
     """What is not as it should be while the newest child runs, by the condition that says so."""
     stop_grace_s: int | None = None
@@ -160,7 +162,10 @@ def _blocker(previous: JobStatus, facts: Facts, verdict: Verdict) -> Blocker | N
     if verdict.reason == Reason.BACKING_OFF:
         return facts.storage_blocker
     if verdict.reason == Reason.CHILD_RUNNING:
-        # A running child can only be blocked by a pod that does not answer, or does not end.
+        # A running child can only be blocked by a pod that does not answer, or does not end; or, while its launcher
+        # waits for its workers, by whatever keeps those.
+        if facts.waits_for_workers:
+            return facts.blocker
         return facts.blocker if facts.blocker is not None and facts.blocker.reason in _WHILE_RUNNING else None
     if verdict.phase == "Queued":
         return facts.blocker
