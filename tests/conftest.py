@@ -34,11 +34,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        # Two ranks that import torch take 7 s of a core, and a minute where ten others want the same two cores.
-        starts_ranks = item.get_closest_marker("horovod") or item.get_closest_marker("ranks")
-        if starts_ranks and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(180))
     if importlib.util.find_spec("horovod") is None:
         for item in items:
             if item.get_closest_marker("horovod"):

@@ -21,6 +21,7 @@ from bert_operator.api.parsing.validation import parse_job
 from bert_operator.client import make_function_manifest
 from bert_operator.client.functions import LARGEST_SOURCE, LONGEST_WORD
 from bert_operator.errors import InputError
+from patience import PATIENCE_S
 from sample_job import sample_document
 
 OF_THIS_MODULE = 3
@@ -52,7 +53,7 @@ def run(manifest: dict[str, Any], **variables: str) -> subprocess.CompletedProce
     # What a pod is rendered with reaches its program as it stands (tests/rendering/test_properties.py).
     program, *rest = (*workspace.command, *workspace.args)
     assert program == "python"
-    return subprocess.run([sys.executable, *rest], env=environment, capture_output=True, text=True, timeout=20)
+    return subprocess.run([sys.executable, *rest], env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_a_function_runs_from_its_source_and_its_arguments() -> None:

@@ -21,8 +21,9 @@ from bert_operator.client import LocalClient, NeverReached, NoSuchObject, TimeIs
 from bert_operator.client.job_folder import JobFolder
 from bert_operator.errors import InputError
 from cluster_api import wait_until
+from patience import PATIENCE_S
 
-WAIT_S = 40.0
+WAIT_S = PATIENCE_S
 
 
 def count(steps: int, pause_s: float = 0.02, code: int = 0) -> None:

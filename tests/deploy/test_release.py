@@ -19,6 +19,7 @@ import yaml
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
+from git_clone import require_clone
 from manifests import kustomize, program, run
 
 ROOT = Path(__file__).parents[2]
@@ -40,8 +41,7 @@ def copy_clone(source: Path, target: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if subprocess.run(["git", "rev-parse"], cwd=ROOT, capture_output=True).returncode:
-        pytest.skip("not a git clone, and a release is made of a commit")
+    require_clone("and a release is made of a commit")
     return copy_clone(ROOT, tmp_path_factory.mktemp("release") / "clone")
 
 

@@ -15,6 +15,7 @@ from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
 from bert_trainer.pod.launcher_log import LauncherLog, read_record_source
 from bert_trainer.pod.rank_output import Line
 from bert_trainer.system.heartbeat import DESCRIPTOR_VARIABLE, MEMORY_NAME, SIZE_BYTES, Beat
+from patience import PATIENCE_S
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "own-program.md"
 
@@ -42,7 +43,7 @@ def test_a_program_with_the_two_lines_of_the_guide_is_watched() -> None:
         os.ftruncate(descriptor, SIZE_BYTES)
         environment = {**os.environ, DESCRIPTOR_VARIABLE: str(descriptor)}
         command = [sys.executable, "-c", program]
-        subprocess.run(command, env=environment, pass_fds=[descriptor], timeout=20, check=True)
+        subprocess.run(command, env=environment, pass_fds=[descriptor], timeout=PATIENCE_S, check=True)
         beat = Beat.unpack(os.pread(descriptor, SIZE_BYTES, 0))
     finally:
         os.close(descriptor)
@@ -56,7 +57,7 @@ def test_the_program_of_the_guide_reports_progress(tmp_path: Path) -> None:
     config.write_text(json.dumps({"job": {"name": "demo", "uid": "uid-1"}}))
     environment = {**os.environ, "BERT_RUN_CONFIG": str(config), "BERT_ATTEMPT": "2"}
     told = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True
     ).stdout
     report = read_latest_records(told, "uid-1", 2, LatestRecords())
     assert not report.refused

@@ -58,6 +58,10 @@ def test_the_readme_begins_with_one_command() -> None:
     assert block[2].splitlines() == ["make demo"]
 
 
+def test_the_readme_says_how_to_run_the_tests() -> None:
+    assert "`make test`" in (ROOT / "README.md").read_text()
+
+
 def test_every_make_target_that_is_named_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     named = {words[1] for words in commands() if words[0] == "make"}

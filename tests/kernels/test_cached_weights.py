@@ -16,6 +16,7 @@ from bert_trainer.model.backends.cpu.library import find
 from bert_trainer.model.backends.cpu.linear import cached_weights, linear
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.training.loop import train
+from patience import PATIENCE_S
 from tiny_run import pretrain_stage, run_document, write_dataset
 
 pytestmark = pytest.mark.usefixtures("flavour")
@@ -49,14 +50,14 @@ def test_threads_keep_their_own() -> None:
     def hold() -> None:
         with cached_weights():
             begun.set()
-            assert ended.wait(timeout=30)
+            assert ended.wait(timeout=PATIENCE_S)
 
     other = threading.Thread(target=hold)
     with cached_weights():
         other.start()
-        assert begun.wait(timeout=30)
+        assert begun.wait(timeout=PATIENCE_S)
     ended.set()
-    other.join(timeout=30)
+    other.join(timeout=PATIENCE_S)
     assert linear_module._cache.weights is None
 
 

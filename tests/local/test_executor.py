@@ -22,6 +22,7 @@ from bert_operator.local.executor import LocalExecutor
 from bert_operator.local.launch import Launch
 from bert_operator.state.runs import ChildSpec
 from cluster_api import wait_until
+from patience import PATIENCE_S
 from sample_job import sample_document, sample_job
 
 PREPARE = """
@@ -74,11 +75,11 @@ class Bench:
 
     def run(self, train: str, **rest: object) -> tuple[int, str, str]:
         process = self.start(train, **rest)  # type: ignore[arg-type]
-        output, remarks = process.communicate(timeout=30)
+        output, remarks = process.communicate(timeout=PATIENCE_S)
         return process.returncode, output, remarks
 
     def wait_for(self, name: str) -> None:
-        wait_until((self.folder / name).exists, 20, f"{name} to be written")
+        wait_until((self.folder / name).exists, PATIENCE_S, f"{name} to be written")
 
     def leftovers(self) -> list[str]:
         """Return the processes that still carry this bench's mark."""
@@ -221,7 +222,7 @@ if not mark.exists():
 
 def test_a_program_that_cannot_be_started_is_bad_input(bench: Bench) -> None:
     process = bench.start(DONE)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     command = (bench.folder / "command.py").read_text().replace("sys.executable", '"/no/such/python"', 1)
     (bench.folder / "command.py").write_text(command)
     answer = subprocess.run(
@@ -229,7 +230,7 @@ def test_a_program_that_cannot_be_started_is_bad_input(bench: Bench) -> None:
         env=bench.environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert answer.returncode == 2
     assert answer.stderr.splitlines()[-1] == "Cannot start /no/such/python (No such file or directory)"
@@ -252,7 +253,7 @@ def test_a_signal_stops_with_a_checkpoint(bench: Bench, number: signal.Signals, 
     process = bench.start(GRACEFUL)
     bench.wait_for("ready")
     process.send_signal(number)
-    _, remarks = process.communicate(timeout=20)
+    _, remarks = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code
     assert "Stopping: waiting for a checkpoint" in remarks
     assert "Stopped with a checkpoint at phase1, step 7." in remarks
@@ -280,8 +281,8 @@ def test_whoever_kills_the_command_leaves_no_ranks(bench: Bench) -> None:
     process = bench.start(STUBBORN)
     bench.wait_for("ready")
     process.kill()
-    process.communicate(timeout=20)
-    wait_until(lambda: not bench.leftovers(), 5, lambda: f"processes to end: {bench.leftovers()}")
+    process.communicate(timeout=PATIENCE_S)
+    wait_until(lambda: not bench.leftovers(), PATIENCE_S, lambda: f"processes to end: {bench.leftovers()}")
 
 
 def test_a_third_signal_ends_everything_at_once(bench: Bench) -> None:
@@ -290,8 +291,8 @@ def test_a_third_signal_ends_everything_at_once(bench: Bench) -> None:
     for _ in range(3):
         process.send_signal(signal.SIGINT)
         # Pending signals of one kind count once; each has to be taken before the next.
-        wait_until(lambda: is_idle(process), 20, "the command to come to rest")
-    _, remarks = process.communicate(timeout=20)
+        wait_until(lambda: is_idle(process), PATIENCE_S, "the command to come to rest")
+    _, remarks = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "Stopping without a checkpoint" in remarks
     assert bench.leftovers() == []

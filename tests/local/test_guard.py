@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bert_operator.local.guard import TERMINATION_LOG_VARIABLE, find_members
+from patience import PATIENCE_S
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
@@ -47,7 +48,7 @@ def test_a_process_with_the_number_of_one_seen_before_can_be_signalled() -> None
     try:
         (member,), _ = find_members(lambda mark: mark == "new", None, since_s)
         member.send_signal(signal.SIGTERM)
-        assert new.wait(timeout=10) == -signal.SIGTERM
+        assert new.wait(timeout=PATIENCE_S) == -signal.SIGTERM
     finally:
         new.kill()
         new.wait()

@@ -14,6 +14,7 @@ from bert_operator.local.launch import LauncherName, Placement
 from bert_operator.local.processes import ChildProcess, Exited, Line
 from bert_operator.local.programs import find_programs
 from bert_operator.state.observed import ChildOutcome, read_outcome
+from patience import PATIENCE_S
 
 PROGRAMS = find_programs()
 WORLD = Placement(ranks=2, ranks_per_node=2)
@@ -54,7 +55,7 @@ def run_ranks(
     child = ChildProcess(launch.launch_training(programs, launcher, WORLD, "c.json", environment), events.put)
     lines: list[Line] = []
     try:
-        while isinstance(event := events.get(timeout=40), Line):
+        while isinstance(event := events.get(timeout=PATIENCE_S), Line):
             lines.append(event)
             ready = [line for line in lines if line.text.startswith("rank ")]
             if stop and len(ready) == WORLD.ranks:

@@ -14,6 +14,7 @@ from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.recorder import EventRecorder
 from bert_operator.names import JobRef
+from patience import PATIENCE_S
 
 
 class Refusing(ApiClient):
@@ -50,7 +51,7 @@ def test_an_event_of_a_namespace_that_goes_is_not_lost(error: ApiError, dropped:
         recorder = EventRecorder(api, metrics)
         recorder.emit(JobRef("a", "demo"), "uid", JobEvent("Normal", "Running", "Attempt 1 is running"))
         task = asyncio.create_task(recorder.run())
-        await asyncio.wait_for(api.asked.wait(), 10)
+        await asyncio.wait_for(api.asked.wait(), PATIENCE_S)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
+from patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 DOCKERFILES = sorted((ROOT / "images").glob("*/Dockerfile"))
 INSTALL = ROOT / "images/install-packages.sh"
@@ -115,7 +117,7 @@ def install(apt: Path, **values: str) -> subprocess.CompletedProcess[str]:
         "ROOT_FOLDER": f"{place}/root",
         **values,
     }
-    return subprocess.run([INSTALL, "python3"], env=environment, capture_output=True, text=True, timeout=30)
+    return subprocess.run([INSTALL, "python3"], env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_packages_of_a_moment_come_from_its_snapshot_alone(apt: Path) -> None:

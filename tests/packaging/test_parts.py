@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
+from git_clone import require_clone
 from image_layouts import make_layer, write_layout
 
 ROOT = Path(__file__).parents[2]
@@ -110,8 +110,7 @@ def test_an_archive_names_no_time_but_the_given_one(tmp_path: Path) -> None:
 
 
 def test_a_release_is_built_from_files_with_the_rights_of_the_usual_umask(tmp_path: Path) -> None:
-    if subprocess.run(["git", "rev-parse"], cwd=ROOT, capture_output=True).returncode:
-        pytest.skip("not a git clone, and a release is made of a commit")
+    require_clone("and a release is made of a commit")
     old = os.umask(0o077)
     try:
         tree = export_commit(tmp_path / "tree")

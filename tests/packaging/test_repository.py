@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from git_clone import require_clone
+
 ROOT = Path(__file__).parents[2]
 INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX", "GOPROXY")
 PUBLIC_HOSTS = {"pypi.org", "proxy.golang.org"}
@@ -40,8 +42,7 @@ def lines_with(pattern: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def skip_outside_git() -> None:
-    if subprocess.run(["git", "rev-parse"], cwd=ROOT, capture_output=True).returncode:
-        pytest.skip("not a git clone, so nothing says which files belong to the repository")
+    require_clone("so nothing says which files belong to the repository")
 
 
 def test_nobody_s_home_and_no_clone_is_named() -> None:

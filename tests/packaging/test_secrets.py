@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from git_clone import require_clone
+
 ROOT = Path(__file__).parents[2]
 BASELINE = ROOT / ".secrets.baseline"
+
+
+@pytest.fixture(autouse=True)
+def _clone() -> None:
+    require_clone("which detect-secrets asks git about")
 
 
 def scan(*files: Path) -> subprocess.CompletedProcess[str]:

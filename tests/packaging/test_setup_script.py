@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 VARIABLES = ("PYTHON", "BERT_MPI", "BERT_COLLECTIVES", "CXX")
 
@@ -118,7 +120,7 @@ def test_a_wheel_that_would_have_to_be_built_is_not_when_only_cached_ones_are_wa
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert (answer.returncode, answer.stdout, answer.stderr) == (3, "", "")
     assert [*tmp_path.iterdir()] == []

@@ -24,8 +24,6 @@ from pathlib import Path
 import pods
 from cluster_api import wait_until
 
-SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
-DEADLINE_S = 20.0
 PORT = 2222
 SSH_VARIABLES = ("OMPI_MCA_plm_rsh_args", "HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS")
 
@@ -41,7 +39,7 @@ class Hosts:
 
 def missing() -> str:
     """Return what this machine lacks, empty if nothing."""
-    lacking = [name for name in ("ip", "unshare") if shutil.which(name) is None] + missing_openssh()
+    lacking = [name for name in ("ip", "unshare") if shutil.which(name) is None] + pods.missing_openssh()
     if os.getuid() != 0:
         lacking.append("root")
     elif not lacking and _run("ip", "netns", "add", _name("probe", 0), check=False) != 0:
@@ -49,12 +47,6 @@ def missing() -> str:
     else:
         _run("ip", "netns", "del", _name("probe", 0), check=False)
     return ", ".join(lacking)
-
-
-def missing_openssh() -> list[str]:
-    """Return what of OpenSSH this machine lacks; sshd is often outside of PATH."""
-    lacking = [name for name in ("ssh", "ssh-keygen") if shutil.which(name) is None]
-    return lacking if os.access(SSHD, os.X_OK) else [*lacking, "sshd"]
 
 
 @contextlib.contextmanager
@@ -77,7 +69,7 @@ def started_hosts(folder: Path, count: int, *, is_ipv6: bool = False) -> Iterato
             servers.append(_start_sshd(folder, number, key, host_key))
         addresses = tuple(f"{subnet}{number}" for number in range(1, count + 1))
         for address in addresses:
-            wait_until(partial(answers, address, 22), DEADLINE_S, f"{address} to answer ssh")
+            wait_until(partial(answers, address, 22), pods.DEADLINE_S, f"{address} to answer ssh")
         options = f"-i {key} -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
         yield Hosts(addresses, options)
     finally:
@@ -184,7 +176,7 @@ def _start_sshd(folder: Path, number: int, key: Path, host_key: Path) -> subproc
     config.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
     Path("/run/sshd").mkdir(exist_ok=True)  # sshd insists on it
     host = _name("host", number)
-    command = f"hostname test-host-{number} && exec {SSHD} -D -e -f {config}"
+    command = f"hostname test-host-{number} && exec {pods.SSHD} -D -e -f {config}"
     with (folder / f"sshd{number}.log").open("wb") as log:
         return subprocess.Popen(
             ["ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c", command], stdout=log, stderr=log

@@ -29,6 +29,7 @@ from bert_trainer.system import heartbeat as heartbeat_module
 from bert_trainer.system.heartbeat import SIZE_BYTES, Beat, Heartbeat, Pace, read_limits
 from bert_trainer.system.process_tree import find_descendants
 from cluster_api import wait_until
+from patience import PATIENCE_S
 from tiny_run import COLLECTIVES, pretrain_stage, run_document, write_dataset
 
 needs_mpi = pytest.mark.skipif(find_program("mpirun") is None, reason="requires mpirun; make setup installs it")
@@ -255,7 +256,7 @@ def test_a_wrapper_around_the_trainer_gets_no_signal_that_is_meant_for_it(tmp_pa
     options = ["single", "--ranks", "1", "--termination-log", str(tmp_path / "record.json")]
     words = [*pods.POD, *options, "--", "sh", "-c", f"{program}; echo wrapped"]
     with pods.running(words, tmp_path / "log", BERT_ON_HANG="Notify", **LIMITS) as pod:
-        assert pod.process.wait(40) == 0, pod.output
+        assert pod.process.wait(PATIENCE_S) == 0, pod.output
         assert "event=hung" in pod.output
         assert "wrapped" in pod.lines
 
@@ -421,7 +422,7 @@ def test_a_launcher_that_outlives_its_ranks_is_ended(
     assert rendezvous.outlived(1e12) is None
     rendezvous.take("bert-pod/1 event=rank_ended rank=1 code=0")
     with monitor.watching(lambda: False):
-        assert wait_until(lambda: ended.is_set() or rendezvous.all_ended_at_s is None, 10, "the launcher's end")
+        assert wait_until(lambda: ended.is_set() or rendezvous.all_ended_at_s is None, PATIENCE_S, "the launcher's end")
     assert ended.is_set() == (action == "Restart")
     assert (monitor.no_progress is not None) == (action == "Restart")
     assert "the launcher that started them did not" in capsys.readouterr().out

@@ -21,7 +21,8 @@ from bert_operator.render.pods import OF_ROOTS_SSHD
 from bert_trainer.pod.worker import choose_environment, quote, render_config
 from cluster_api import wait_until
 from component import free_ports
-from ssh_hosts import answers, missing_openssh
+from pods import missing_openssh
+from ssh_hosts import answers
 
 needs_sshd = pytest.mark.skipif(bool(missing_openssh()), reason=f"requires {', '.join(missing_openssh())}")
 

@@ -16,10 +16,10 @@ from bert_operator.cluster.lease import Lease, LeaseLost, Times, find_own_namesp
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.permit import Permit
 from bert_operator.errors import OperatorError
+from patience import PATIENCE_S
 
 FAST = Times(duration_s=1, permit_s=0.7, renew_every_s=0.2, retry_s=0.05, request_s=0.25, look_every_s=0.1)
 COLLECTION, PATH = path_of("Lease", "system"), path_of("Lease", "system", "bert-operator")
-PATIENCE_S = 20.0
 
 
 class Replica:

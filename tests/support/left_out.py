@@ -20,6 +20,7 @@ NODE = "tools/node_packages.sh"
 OTHER_MPI = 'CONTRIBUTING.md, "Test another MPI"'
 # What a reason names -> how to get it.
 REMEDIES = {
+    "git": APT + "git",
     "ip": APT + "iproute2",
     "ssh": APT + "openssh-client",
     "ssh-keygen": APT + "openssh-client",

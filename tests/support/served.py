@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Self
 from aiohttp import web
 
 from cluster_api import kubeconfig_of
-
-START_DEADLINE_S = 10.0
+from patience import PATIENCE_S
 
 
 class Served:
@@ -33,7 +32,7 @@ class Served:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._is_up.wait(START_DEADLINE_S), f"{type(self).__name__} does not listen"
+        assert self._is_up.wait(PATIENCE_S), f"{type(self).__name__} does not listen"
         return self
 
     def __exit__(self, *_: object) -> None:
