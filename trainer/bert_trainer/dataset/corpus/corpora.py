@@ -28,7 +28,7 @@ from bert_trainer.dataset.corpus.formats.recognition import (
     name_some,
 )
 from bert_trainer.dataset.corpus.formats.streams import content_bytes, size_and_time
-from bert_trainer.dataset.corpus.formats.wikipedia import read_wikipedia
+from bert_trainer.dataset.corpus.formats.wikipedia import SENTENCES_WITH_HOLES, read_wikipedia
 from bert_trainer.dataset.corpus.formats.wikitext import EXTRACTOR_VERSION
 from bert_trainer.dataset.corpus.languages import check_language
 from bert_trainer.dataset.corpus.python_docs import python_docs_fingerprint, read_python_docs
@@ -47,7 +47,7 @@ _PROSE_PER_DUMP_BYTE = 0.3
 
 _DOCUMENTS_PER_CHECK = 256
 _WITHOUT_TEXT = "files without text"
-_EXPECTED_SKIPS = frozenset({"redirects", "pages of other namespaces", "pages without wikitext"})
+_EXPECTED_SKIPS = frozenset({"redirects", "pages of other namespaces", "pages without wikitext", SENTENCES_WITH_HOLES})
 """Every dump has these; of all else that is skipped the user is warned."""
 
 Compared = Callable[[int, int], None]

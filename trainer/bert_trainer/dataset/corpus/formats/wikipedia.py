@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bert_trainer.dataset.corpus.document import Document
 from bert_trainer.dataset.corpus.formats.streams import compression_of, read_head, read_pieces
-from bert_trainer.dataset.corpus.formats.wikitext import BrokenMarkupError, CostlyMarkupError, extract_paragraphs
+from bert_trainer.dataset.corpus.formats.wikitext import HOLE, BrokenMarkupError, CostlyMarkupError, extract_paragraphs
 from bert_trainer.dataset.corpus.sentences import LongSentences, clean_line, long_sentences, split_sentences
 from bert_trainer.dataset.workers.pool import run_in_order
 from bert_trainer.errors import InputError
@@ -51,6 +51,7 @@ _ENGLISH_NAMES = ("category", "file", "image", "media")
 _TOO_LARGE = "pages above 8 MiB"
 _COSTLY = "pages with too much markup"
 _BROKEN = "pages whose markup cannot be parsed"
+SENTENCES_WITH_HOLES = "sentences with a template that is not known"
 _WARNED_OF = frozenset({_COSTLY, _BROKEN})
 _SHOWN_TITLE = 255
 
@@ -76,7 +77,7 @@ class Articles:
     texts: tuple[tuple[str, str], ...]
     """Name and sentences, in lines, of each document: as one text they take a tenth of the memory."""
     skipped: Counter[str]
-    """Pages by the reason why they are no documents."""
+    """Pages by the reason why they are no documents, and sentences that were dropped."""
     warnings: tuple[str, ...]
     """A warning for each page that a reader would miss."""
     long_sentences: LongSentences
@@ -124,7 +125,7 @@ def extract_articles(part: DumpPart) -> Articles:
         for page in _parse_pages(group, part):
             reason = _reason_to_skip(page)
             if reason is None:
-                text, reason = _text_of(page, part, long)
+                text, reason = _text_of(page, part, long, skipped)
                 texts += [text] if text else []
             if reason is not None:
                 skipped[reason] += 1
@@ -167,9 +168,12 @@ def _parse_pages(content: bytes, part: DumpPart) -> ElementTree.Element:
 
 
 def _text_of(
-    page: ElementTree.Element, part: DumpPart, long: LongSentences
+    page: ElementTree.Element, part: DumpPart, long: LongSentences, skipped: Counter[str]
 ) -> tuple[tuple[str, str] | None, str | None]:
-    """Return the name and the sentences of an article, or why it is none. long: counts those that were too long."""
+    """Return the name and the sentences of an article, or why it is none.
+
+    long: counts those that were too long. skipped: those that miss what a template showed.
+    """
     wikitext = page.findtext("revision/text") or ""
     try:
         paragraphs = extract_paragraphs(wikitext, part.dropped_namespaces)
@@ -177,12 +181,15 @@ def _text_of(
         return None, _COSTLY
     except (BrokenMarkupError, RecursionError):  # the second from nodes nested deeper than Python's stack
         return None, _BROKEN
-    sentences = [
+    found = [
         sentence
         for text in paragraphs
         for sentence in split_sentences(clean_line(text), part.language, long)
         if sentence
     ]
+    sentences = [sentence for sentence in found if HOLE not in sentence]
+    if len(sentences) < len(found):
+        skipped[SENTENCES_WITH_HOLES] += len(found) - len(sentences)
     if not sentences:
         return None, "articles without prose"
     return (f"{part.path}#{page.findtext('title', '?')}", "\n".join(sentences)), None
