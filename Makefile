@@ -103,7 +103,7 @@ bench-operator: setup ## Create 100, 1,000 and 3,000 jobs on a real API server, 
 ##@ Work on it
 
 test: setup ## Run the tests (TESTS=tests/plan PYTEST_ARGS="-k resume -x")
-	@$(BIN)/pytest -m "not api_server and not cluster and not cpumanager and not long and not manifests and not ort and not tensorflow" $(call TEST_WORKERS,3) $(TESTS) $(PYTEST_ARGS)
+	@BERT_TEST_MINILM=$$(tools/minilm.sh) $(BIN)/pytest -m "not api_server and not cluster and not cpumanager and not long and not manifests and not ort and not tensorflow" $(call TEST_WORKERS,3) $(TESTS) $(PYTEST_ARGS)
 
 test-long: setup ## Run the tests that make test leaves out for the time they take
 	@$(BIN)/pytest -m "long and not api_server" $(call TEST_WORKERS,2) $(TESTS) $(PYTEST_ARGS)

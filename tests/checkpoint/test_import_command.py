@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertForPreTraining, BertTokenizer
+from transformers import BertForPreTraining, BertModel, BertTokenizer
 
 from bert_trainer.__main__ import main
 from bert_trainer.checkpoints.conversion import import_weights
@@ -138,13 +138,22 @@ def test_a_description_of_no_model_or_another_s_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_encoder_without_its_masked_lm_head_is_refused(
+def test_an_encoder_without_its_masked_lm_head_stays_one(
     tmp_path: Path, nvidia: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tensors = {name: tensor for name, tensor in nvidia_tensors(small_model(seed=1)).items() if name.startswith("bert.")}
     torch.save({"model": tensors}, nvidia / "ckpt_9000.pt")
-    assert run(nvidia, "--format", "nvidia", "--output", tmp_path / "out") == 2
+    fixed = (nvidia, "--format", "nvidia", "--output", tmp_path / "out")
+    assert run(*fixed, "--to", "onnx") == 2
     assert "ckpt_9000.pt: got no mlm_bias, mlm_transform.weight" in capsys.readouterr().err
+    assert run(*fixed) == 0
+    assert "  heads: no masked-LM head, so the folder holds the encoder alone\n" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["BertModel"]
+    assert not [name for name in load_file(tmp_path / "out" / "model.safetensors") if not name.startswith("bert.")]
+    wanted, found = small_model(seed=1), BertModel.from_pretrained(tmp_path / "out")
+    assert torch.equal(found.pooler.dense.weight, wanted.pooler.weight)  # type: ignore[union-attr]
+    message, *_ = load(tmp_path / "out", "huggingface", small_model(), write_vocabulary(tmp_path))
+    assert "; left as drawn: mlm_bias, " in message
 
 
 def test_without_a_next_sentence_head_the_model_has_no_such_objective(
@@ -206,7 +215,11 @@ def test_weights_go_to_tensorflow_and_back_bit_by_bit(tmp_path: Path, capsys: py
     folder = write_huggingface(tmp_path / "model", small_model(seed=1))
     assert run(folder, "--format", "huggingface", "--to", "tensorflow", "--output", tmp_path / "tf") == 0
     wanted = f"Wrote {tmp_path}/tf, for initialCheckpoint.format: tensorflow"
-    assert capsys.readouterr().out.splitlines()[-1] == wanted
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1] == wanted
+    assert printed[-2].startswith(
+        "  activation: gelu, with the error function. Of `gelu` in a bert_config.json TensorFlow"
+    )
     assert run(tmp_path / "tf", "--format", "tensorflow", "--output", tmp_path / "copy") == 0
     before, after = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "copy"))
     assert before.keys() == after.keys()

@@ -70,6 +70,13 @@ def test_training_s_state_is_left_on_the_disk_whatever_optimizer_wrote_it(
     assert_loaded(found)
 
 
+def test_of_several_checkpoints_the_log_says_which_was_read(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    folder = write_tensorflow(tmp_path / "tf", vocabulary, {})
+    (folder / "model.ckpt-7.index").write_bytes((folder / "bert_model.ckpt.index").read_bytes())
+    message, *_ = load(folder, "tensorflow", small_model(), vocabulary)
+    assert message == (f"Started from the weights of {folder}; bert_model.ckpt, which `checkpoint` there names, of 2")
+
+
 @pytest.mark.parametrize(
     "name", ["bert/encoder/layer_2/output/dense/kernel", "bert/stray", "cls/predictions/more/kernel"]
 )

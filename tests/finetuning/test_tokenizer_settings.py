@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from bert_trainer.__main__ import main
+from bert_trainer.__main__ import main, parse_arguments
 from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.dataset.__main__ import main as data_main
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, read_vocabulary
 from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings
+from bert_trainer.finetune_command import make_run_config
+from bert_trainer.parallel.world import Alone
+from bert_trainer.training.session import Session
 from weight_sources import small_model
 
 WORDS = (*SPECIAL_TOKENS, "b\u00e4r", "bar", "ein", "das", "da", "so", "und", "wo")
@@ -70,6 +73,17 @@ def test_a_task_whose_classes_differ_by_an_accent_is_learnt(tmp_path: Path, by: 
     assert "Text is lower-cased, with its accents." in (exported / "README.md").read_text()
     # Attempts that resume read it there.
     assert read_vocabulary(exported / "vocab.txt").said == read_settings_of(output)
+
+
+def test_a_run_that_resumes_splits_text_as_it_began(tmp_path: Path) -> None:
+    weights, output = write_weights(tmp_path / "weights", by="vocab.txt"), tmp_path / "out"
+    words = ["finetune", *write_tables(tmp_path), f"--model={weights}", f"--output={output}", "--sequence-length=8"]
+    config = make_run_config(parse_arguments([*words, "--if-exists=Resume"]), {})
+    vocabulary = Session.open(config, Alone(), attempt=1).data.vocabulary
+    assert vocabulary.said == WordPieceSettings(lower_case=True, strip_accents=False)
+    (weights / "tokenizer_config.json").unlink()
+    (weights / "tokenizer.json").unlink()
+    assert Session.open(config, Alone(), attempt=2).data.vocabulary == vocabulary
 
 
 def read_settings_of(run: Path) -> WordPieceSettings:

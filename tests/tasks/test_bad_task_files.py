@@ -171,7 +171,8 @@ def test_an_answer_a_character_or_two_away_is_taken_and_noted(tmp_path: Path) ->
     folder = squad(tmp_path, one_question(answers=[{"text": "Eve", "answer_start": start} for start in (6, 8, 9)]))
     found = read_examples("squad", TaskData(folder=str(folder)))
     assert found.train.examples[0].answers == (("Eve", 8), ("Eve", 8), ("Eve", 8))  # type: ignore[union-attr]
-    assert found.notes == (f"{folder}/train-v1.1.json: answers up to 2 characters from where the file says: 2",)
+    where = f"{folder}/train-v1.1.json: answers up to 2 characters from where the file says: 2"
+    assert found.notes == (f"{where}: 'a' from 6 to 8; 'a' from 9 to 8",)
 
 
 # Tables of one's own

@@ -14,9 +14,12 @@ from bert_trainer.checkpoints import tensorflow_export
 from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.checkpoints.tensorflow_bundle import open_bundle
 from bert_trainer.checkpoints.tensorflow_import import read_tensorflow_checkpoint
+from bert_trainer.config.model_file import read_activation, read_model_file
+from bert_trainer.config.run_config import ModelFile
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.bert import Bert
+from bert_trainer.model.layers import gelu_approximation
 from random_rows import model_config, random_model
 from tensorflow_cases import GOOGLE, SMALL, model_of
 
@@ -107,6 +110,38 @@ def test_the_config_has_the_eleven_keys_of_googles(tmp_path: Path, vocabulary: V
         "type_vocab_size": 2,
         "vocab_size": 27,
     }
+
+
+def test_the_form_of_gelu_by_tanh_has_the_one_name_that_googles_code_knows(
+    tmp_path: Path, vocabulary: Vocabulary
+) -> None:
+    config = model_config(32, hidden_act="gelu_new")
+    model = random_model(config, 27, seed=1, dtype=torch.float32)
+    export_model("tensorflow", model, vocabulary, tmp_path / "export", lower_case=True)
+    file = tmp_path / "export" / "bert_config.json"
+    said = json.loads(file.read_text())
+    assert (said["hidden_act"], said["gelu_approximation"]) == ("gelu", "tanh")
+    # What Google's code computes under that name: modeling.py of google-research/bert.
+    x = torch.linspace(-4, 4, 33, dtype=torch.float64)
+    googles = x * 0.5 * (1.0 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    torch.testing.assert_close(torch.nn.functional.gelu(x, approximate=gelu_approximation(model.config)), googles)
+    read = read_model_file(ModelFile(config_file=str(file), layer_norm_eps=1e-12, vocab_pad_multiple=8, objective=None))
+    assert read.hidden_act == "gelu_new"
+    with pytest.raises(InputError, match="hidden_act: got 'gelu_new'; allowed: 'gelu', this run's"):
+        imported(tmp_path / "export", model_config(32))
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"hidden_act": "gelu", "gelu_approximation": "none"}, "gelu"),
+        ({"hidden_act": "gelu", "gelu_approximation": "tanh"}, "gelu_new"),
+        ({"hidden_act": "gelu_pytorch_tanh"}, "gelu_new"),
+    ],
+)
+def test_a_model_s_file_says_which_form_it_means(said: dict[str, str], expected: str) -> None:
+    assert read_activation(said, "hidden_act") == expected
 
 
 @pytest.mark.parametrize(

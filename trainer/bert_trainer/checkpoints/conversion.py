@@ -1,8 +1,8 @@
 """``bert-train import``: weights of any format that runs start from, checked and written in one that is exported.
 
-Every tensor is accounted for as at the start of a run, with one difference: a source without a masked-LM head is
-refused, since the folder would hold random numbers in its place. A source without a next-sentence head becomes a model
-without that objective.
+Every tensor is accounted for as at the start of a run. A source without a masked-LM head becomes an encoder alone in
+Hugging Face's format, and is refused by the others, which would hold random numbers in its place. A source without a
+next-sentence head becomes a model without that objective.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ from bert_trainer.model.bert import Bert
 from bert_trainer.system.atomic_files import disk_errors
 from bert_trainer.system.files import shown
 
+_FORMS = MappingProxyType({"gelu": "gelu, with the error function", "gelu_new": "gelu_new, by tanh"})
+_OF_OTHERS = (
+    "Of `gelu` in a bert_config.json TensorFlow code has computed the form by tanh since 2019, code of 2018 and "
+    "transformers the other"
+)
 _USES: Mapping[ExportFormat, str] = MappingProxyType(
     {
         "huggingface": "for initialCheckpoint.format: huggingface",
@@ -110,10 +115,10 @@ def _import(
     if fitted.fresh and set(fitted.fresh) <= set(NEXT_SENTENCE):
         config = config.model_copy(update={"objective": "mlm"})
         source, fitted = _read(path, kind, config, vocabulary)
-    if fitted.fresh:
+    if fitted.fresh and form != "huggingface":
         raise InputError(
-            f"{source.path}: got no {', '.join(fitted.fresh)}; allowed: a model with its masked-LM head",
-            hint="a run can start from the encoder alone: name these weights as its initial checkpoint as they are",
+            f"{source.path}: got no {', '.join(fitted.fresh)}; allowed with {form}: a model with its masked-LM head",
+            hint="write huggingface, which takes an encoder alone, or start a run from these weights as they are",
         )
     model = Bert(config, vocabulary.size)
     with torch.no_grad():
@@ -122,10 +127,14 @@ def _import(
         output.parent.mkdir(parents=True, exist_ok=True)
     said = vocabulary.settings.lower_case
     lower_case = is_lower_case(vocabulary) if said is None else said
-    export_model(form, model, vocabulary, output, lower_case=lower_case, replace=False)
+    export_model(form, model, vocabulary, output, lower_case=lower_case, left_out=fitted.fresh, replace=False)
     lines = _render_account(kind, described, config, source, fitted, vocabulary)
+    if fitted.fresh:
+        lines.append("  heads: no masked-LM head, so the folder holds the encoder alone")
     if vocabulary.said is not None:
         lines.append(f"  text: {vocabulary.settings.describe(lower_case)}, as the tokenizer's files say")
+    if "tensorflow" in (kind, form):
+        lines.append(f"  activation: {_FORMS[config.hidden_act]}. {_OF_OTHERS}")
     lines.append(f"Wrote {output}, {_USES[form]}")
     # Names of files may hold what cannot be printed as well.
     return "\n".join(map(shown, lines))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +89,13 @@ def huggingface_name(name: str, architecture: str, *, spans: bool = False) -> st
     return f"{layers}.{match[1]}.{layer_names[match[2]]}.{kind}"
 
 
-def huggingface_tensors(model: Bert | TaskModel) -> dict[str, Tensor]:
-    """Return the weights under Hugging Face's names, the vocabulary's padding rows cut off."""
+def huggingface_tensors(model: Bert | TaskModel, left_out: Collection[str] = ()) -> dict[str, Tensor]:
+    """Return the weights under Hugging Face's names, the vocabulary's padding rows cut off. left_out: by our names."""
     spans = isinstance(model, TaskModel) and model.head_config.kind == "spans"
     return {
         huggingface_name(name, model.config.architecture, spans=spans): tensor.cpu().contiguous().clone()
         for name, tensor in model.unpadded_weights().items()
+        if name not in left_out
     }
 
 
@@ -167,16 +168,25 @@ def _encoder_config(model: EncoderParameters, architecture: str) -> dict[str, An
     }
 
 
-def write_config(model: Bert | TaskModel, vocabulary: Vocabulary, folder: Path, labels: Sequence[str] = ()) -> None:
-    """Write ``config.json``. labels: as for ``huggingface_config``."""
+def write_config(
+    model: Bert | TaskModel,
+    vocabulary: Vocabulary,
+    folder: Path,
+    labels: Sequence[str] = (),
+    left_out: Collection[str] = (),
+) -> None:
+    """Write ``config.json``. labels: as for ``huggingface_config``; left_out: as for ``write_weights``."""
     config = {**huggingface_config(model, labels), "pad_token_id": vocabulary.pad_id}
+    if "mlm_bias" in left_out:
+        family = "DistilBert" if model.config.architecture == "distilbert" else "Bert"
+        config["architectures"] = [f"{family}Model"]
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def write_weights(model: Bert | TaskModel, folder: Path) -> None:
-    """Write ``model.safetensors``, fp32."""
+def write_weights(model: Bert | TaskModel, folder: Path, left_out: Collection[str] = ()) -> None:
+    """Write ``model.safetensors``, fp32. left_out: parameters by our names, the heads that an encoder does not have."""
     tensors = {
         name: tensor.float() if tensor.dtype == torch.float64 else tensor
-        for name, tensor in huggingface_tensors(model).items()
+        for name, tensor in huggingface_tensors(model, left_out).items()
     }
     save_tensors(tensors, folder / "model.safetensors")

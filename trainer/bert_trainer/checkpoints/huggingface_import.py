@@ -21,7 +21,7 @@ from bert_trainer.checkpoints.foreign_formats import HUGGINGFACE_FILES
 from bert_trainer.checkpoints.huggingface_export import huggingface_config, huggingface_name
 from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
 from bert_trainer.config.json_files import read_json_file
-from bert_trainer.config.model_file import ACTIVATIONS, FIXED
+from bert_trainer.config.model_file import FIXED, read_activation
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.system.files import shown
@@ -160,10 +160,10 @@ def check_settings(path: Path, model: Bert) -> None:
             )
     wanted = huggingface_config(model)
     for key in _SETTINGS.keys() & wanted.keys() & settings.keys():
-        got = ACTIVATIONS.get(str(settings[key]), settings[key])
+        got = read_activation(settings, key) if key in ("hidden_act", "activation") else settings[key]
         if got != wanted[key]:
             raise InputError(
-                f"{path}: {key}: got {settings[key]!r:.100}; allowed: {wanted[key]!r}, this run's",
+                f"{path}: {key}: got {got!r:.100}; allowed: {wanted[key]!r}, this run's",
                 hint=f"set {_SETTINGS[key]} to what that model was trained with, or start from another one",
             )
 

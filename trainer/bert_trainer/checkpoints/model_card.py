@@ -167,7 +167,11 @@ logits, *_ = session.run(None, inputs)  # (rows, tokens, entries of the vocabula
 `model.onnx` takes rows padded to any common length; an `attention_mask` of 0 marks padding. It needs operators of
 version 17, which ONNX Runtime has since 1.12.""",
     "tensorflow": """A checkpoint with the names of Google's original TensorFlow code, its `bert_config.json` and its
-`vocab.txt`.""",
+`vocab.txt`.
+
+`hidden_act` there is `gelu`, the only name of either form that this code knows. Since 2019 it computes the tanh form,
+`gelu_new` of the table below; code of 2018 and transformers' conversion compute the form with the error function,
+`gelu`. The other form than the model's changes its results by some 1e-4.""",
 }
 
 

@@ -7,7 +7,7 @@ go is the caller's business. A fine-tuned model has no form in TensorFlow's name
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ def export_model(
     *,
     lower_case: bool,
     labels: Sequence[str] = (),
+    left_out: Collection[str] = (),
     card: str | None = None,
     replace: bool = True,
     before_commit: Callable[[], None] = lambda: None,
@@ -49,6 +50,7 @@ def export_model(
         target: The folder to write.
         lower_case: Whether text has to be lower-cased before it is looked up in the vocabulary.
         labels: Names of a fine-tuned model's classes by number.
+        left_out: Parameters of heads that were never trained, by our names; with ``huggingface`` alone.
         card: Content of the model card; None for none, where nothing is known of a training.
         replace: Whether the target is the caller's own and is replaced. Otherwise nothing that exists is removed: no
             folder of that name may be there, and one that appears in the meantime stays.
@@ -70,7 +72,7 @@ def export_model(
     try:
         with disk_errors(target, needed_bytes=sum(weights.nbytes for weights in model.parameters())):
             staging.mkdir(parents=True)
-            _WRITERS[form](_Exported(model, vocabulary, lower_case, labels), staging)
+            _WRITERS[form](_Exported(model, vocabulary, lower_case, labels, left_out), staging)
             if card is not None:
                 (staging / CARD_FILE).write_text(card)
             _sync(staging)
@@ -89,15 +91,16 @@ class _Exported:
     vocabulary: Vocabulary
     lower_case: bool
     labels: Sequence[str]
+    left_out: Collection[str]
 
     def write_settings(self, folder: Path) -> None:
         """Write configuration and tokenizer as Hugging Face has them."""
-        write_config(self.model, self.vocabulary, folder, self.labels)
+        write_config(self.model, self.vocabulary, folder, self.labels, self.left_out)
         write_tokenizer(self.model.config, self.vocabulary, folder, lower_case=self.lower_case)
 
 
 def _write_huggingface(exported: _Exported, folder: Path) -> None:
-    write_weights(exported.model, folder)
+    write_weights(exported.model, folder, exported.left_out)
     exported.write_settings(folder)
 
 

@@ -20,6 +20,7 @@ from bert_trainer.checkpoints.tensorflow_names import is_transposed, tensorflow_
 from bert_trainer.checkpoints.tensorflow_prefix import write_state
 from bert_trainer.checkpoints.tokenizer_files import write_vocabulary
 from bert_trainer.config.checks import TENSORFLOW_LAYER_NORM_EPS
+from bert_trainer.config.model_file import GELU_FORM
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
@@ -61,9 +62,14 @@ def write_tensorflow_checkpoint(model: Bert, vocabulary: Vocabulary, folder: Pat
 
 
 def bert_config(model: Bert) -> dict[str, Any]:
-    """Return the content of ``bert_config.json``."""
+    """Return the content of ``bert_config.json``.
+
+    Its activation is always ``gelu``: of the two forms Google's code knows that name alone, and has meant the one by
+    tanh since 2019. Which one the model was trained with is said beside it where that is the one by tanh.
+    """
     settings = huggingface_config(model)
-    return {key: settings[key] for key in _CONFIG_KEYS}
+    config = {key: settings[key] for key in _CONFIG_KEYS}
+    return config if config["hidden_act"] == "gelu" else config | {"hidden_act": "gelu", GELU_FORM: "tanh"}
 
 
 def _check_expressible(model: Bert, folder: Path) -> None:

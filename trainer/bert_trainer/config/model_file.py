@@ -27,6 +27,11 @@ ACTIVATIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Names of activations in such files, and ours."""
+GELU_FORM = "gelu_approximation"
+"""What a file may say beside ``gelu``, with the words of PyTorch's GELU: ``tanh`` or ``none``. Code for TensorFlow that
+knows no other name than ``gelu`` has computed the tanh form under it since 2019; readers of Google's kind pass the key
+over."""
+_FORMS: Mapping[str, str] = MappingProxyType({"none": "gelu", "tanh": "gelu_new"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,13 @@ _PADDING = _Number(1, 4096)
 _EPSILON = _Number(1e-20, 1e-2, whole=False)
 
 
+def read_activation(content: Mapping[str, Any], key: str) -> Any:
+    """Return our name of a file's activation, or its own where we have none. key: of the activation."""
+    name = content.get(key)
+    ours = ACTIVATIONS.get(name, name) if isinstance(name, str) else name
+    return _FORMS.get(content.get(GELU_FORM, "none"), ours) if ours == "gelu" else ours
+
+
 def find_size_problems(model: ModelConfig) -> list[str]:
     """Return what of a model's sizes no such file may hold: of a run that another has written."""
     numbers = dict(_BERT_KEYS.values()) | {"vocab_pad_multiple": _PADDING}
@@ -125,7 +137,7 @@ def read_model_file(described: ModelFile) -> ModelConfig:
     return ModelConfig(
         architecture=architecture,
         **{field: content[key] for key, (field, _) in keys.items()},
-        hidden_act=ACTIVATIONS[content[activation]],
+        hidden_act=read_activation(content, activation),
         layer_norm_eps=content.get("layer_norm_eps", described.layer_norm_eps),
         vocab_pad_multiple=described.vocab_pad_multiple,
         objective=described.objective or ("mlm" if architecture == "distilbert" else "mlm+nsp"),
@@ -143,6 +155,8 @@ def _find_problems(content: Mapping[str, Any], numbers: Mapping[str, _Number], a
     if content.get(activation) not in [*ACTIVATIONS]:
         got = f"{content[activation]!r:.100}" if activation in content else "nothing"
         problems.append(f"{activation}: got {got}; allowed: {', '.join(ACTIVATIONS)}")
+    if content.get(GELU_FORM, "none") not in [*_FORMS]:
+        problems.append(f"{GELU_FORM}: got {content[GELU_FORM]!r:.100}; allowed: {', '.join(_FORMS)}")
     if "layer_norm_eps" in content and not _EPSILON.holds(content["layer_norm_eps"]):
         problems.append(f"layer_norm_eps: got {content['layer_norm_eps']!r:.100}; allowed: {_EPSILON.allowed}")
     problems += [

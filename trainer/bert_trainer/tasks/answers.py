@@ -20,8 +20,9 @@ class AnswerCheck:
     """Finds the answers of one file, and remembers those that are not where the file says."""
 
     path: Path
-    moved: int = 0
+    num_moved: int = 0
     """Answers whose offset was wrong by a character or two."""
+    _moved: list[str] = field(default_factory=list)
     _lost: list[str] = field(default_factory=list)
     _num_lost: int = 0
 
@@ -40,7 +41,10 @@ class AnswerCheck:
             if len(self._lost) < _SHOWN:
                 self._lost.append(f"{name} has {found}")
             return None
-        self.moved += start is not None and found != start
+        if start is not None and found != start:
+            self.num_moved += 1
+            if len(self._moved) < _SHOWN:
+                self._moved.append(f"{name} from {start} to {found}")
         return answer, found
 
     def notes(self) -> list[str]:
@@ -57,9 +61,13 @@ class AnswerCheck:
                 hint="each answer must be a part of its context, letter by letter, and its start be counted in "
                 "characters from 0; correct these, or take them out: none is skipped silently",
             )
-        if self.moved:
-            return [f"{shown(self.path)}: answers up to {_NEAR} characters from where the file says: {self.moved}"]
-        return []
+        if not self.num_moved:
+            return []
+        more = f", and {self.num_moved - len(self._moved)} more" if self.num_moved > len(self._moved) else ""
+        return [
+            f"{shown(self.path)}: answers up to {_NEAR} characters from where the file says: {self.num_moved}: "
+            f"{'; '.join(self._moved)}{more}"
+        ]
 
 
 def _find(context: str, answer: str, start: int | None) -> int | str:
