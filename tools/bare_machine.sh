@@ -65,7 +65,8 @@ make_machine() {
     say "installing ${packages[*]}, usually 1 minute"
     mkdir -p "$root"
     tar -C "$root" -xf "$archive"
-    hand_over /etc/resolv.conf
+    # The second names this machine itself, which every Linux has: ranks meet by it.
+    for name in /etc/resolv.conf /etc/hosts; do hand_over "$name"; done
     inside "$root" env DEBIAN_FRONTEND=noninteractive sh -c '
         apt-get -qq update && apt-get -qq install -y --no-install-recommends "$@" && apt-get clean &&
             useradd --create-home --shell /bin/bash --home-dir '"$home"' bert' sh "${packages[@]}" >"$logs/packages.log" 2>&1 ||

@@ -21,6 +21,12 @@ from bert_operator.timestamps import render_duration
 from sample_job import sample_job
 
 
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where the tests run in none, rich would take 80 columns whatever it is told.
+    monkeypatch.setenv("TERM", "xterm")
+
+
 def record(text: str) -> ProgressRecord:
     found = parse_progress_line(f"bert-trainer/1 {text}")
     assert found is not None
