@@ -40,7 +40,7 @@ def write_weights(folder: Path, *, by: str) -> Path:
     model = small_model()
     model.initialize(1)
     export_model("huggingface", model, vocabulary, folder / "model", lower_case=True)
-    left_out = {"vocab.txt": ("vocab.txt", "special_tokens_map.json"), "tokenizer.json": ("tokenizer.json",)}[by]
+    left_out = {"vocab.txt": ("tokenizer.json",), "tokenizer.json": ("vocab.txt", "special_tokens_map.json")}[by]
     for name in left_out:
         (folder / "model" / name).unlink()
     return folder / "model"
@@ -82,7 +82,6 @@ def test_a_run_that_resumes_splits_text_as_it_began(tmp_path: Path) -> None:
     vocabulary = Session.open(config, Alone(), attempt=1).data.vocabulary
     assert vocabulary.said == WordPieceSettings(lower_case=True, strip_accents=False)
     (weights / "tokenizer_config.json").unlink()
-    (weights / "tokenizer.json").unlink()
     assert Session.open(config, Alone(), attempt=2).data.vocabulary == vocabulary
 
 
@@ -127,7 +126,7 @@ def test_what_is_not_carried_out_is_refused_before_anything_is_written(
 def test_a_build_splits_text_as_the_files_beside_its_vocabulary_say(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    vocabulary = write_weights(tmp_path / "weights", by="vocab.txt") / "tokenizer.json"
+    vocabulary = write_weights(tmp_path / "weights", by="tokenizer.json") / "tokenizer.json"
     words = ("Ein", "das", "da", "so", "und", "wo", "Bar")
     texts = [f"B\u00e4r {' '.join(order)}. Und da B\u00e4r.\n\n" for order in islice(permutations(words), 0, None, 50)]
     (tmp_path / "text.txt").write_text("".join(texts))
