@@ -83,7 +83,7 @@ class LatestRecords:
     hang: ProgressRecord | None = None
     """That ranks make no progress; None once one of them does."""
     unreached: ProgressRecord | None = None
-    """That the launcher waits for its workers, and for which; None once it writes anything else."""
+    """That the launcher waits for its workers, and for which; None once the end of its log says anything else."""
     silence: Silence | None = None
     """Of a launcher that does not keep its promise to write something."""
     unreadable: str | None = None
@@ -420,8 +420,11 @@ def read_latest_records(
     out the job's own. None: none are left out.
     """
     progress, checkpoint, refused = before.progress, before.checkpoint, set()
-    earlier = (before.hang, before.promise, before.unreached, before.resumed)
-    hang, promise, unreached, resumed = (it if it and it.attempt == attempt else None for it in earlier)
+    earlier = (before.hang, before.promise, before.resumed)
+    hang, promise, resumed = (it if it and it.attempt == attempt else None for it in earlier)
+    # Not from before: a launcher that waits writes so little that the tail has its record. Where that is not in it any
+    # more, the launcher has gone on, though lines of a chatty program may have pushed out whatever told so.
+    unreached: ProgressRecord | None = None
     results: list[StageResult] = []
     for line in text.split("\n"):
         record = parse_progress_line(line)

@@ -36,7 +36,10 @@ def seconds_to_reach_workers(job: BertPretrainJob, observed: Observed, child: Ch
     The launcher itself cannot tell a worker without a node from one that does not answer, so it has no limit of its
     own. What counts is the time in which every pod ran.
     """
-    if not observed.waits_for_workers(child) or child.stopping or child.running_since_s is None:
+    # Of a log that cannot be read the last word is of before: the launcher may have reached them since.
+    if not observed.waits_for_workers(child) or observed.unreadable is not None:
+        return None
+    if child.stopping or child.running_since_s is None:
         return None
     # Nodes write when a container started, by clocks of their own; the status has when all of them were seen to run.
     previous = observed.status
