@@ -11,7 +11,8 @@ from typing import Any
 from bert_operator.api.parsing.documents import read_job_document
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
-from bert_operator.cluster.observation import _first_failed_worker, _parse_termination_message
+from bert_operator.cluster.observation import _first_failed_worker
+from bert_operator.cluster.pod_ends import parse_termination_message
 from bert_operator.cluster.settings import load_settings
 from bert_operator.local.hosts import parse_hostfile
 from bert_operator.state.observed import read_outcome
@@ -119,7 +120,7 @@ def _log(_: Path) -> Iterator[bytes]:
 
 def _read_ending(path: Path) -> object:
     """Read what a failed pod left, as ``observation._failed`` does."""
-    record, text = _parse_termination_message(path.read_bytes().decode(errors="replace")[:4096])
+    record, text = parse_termination_message(path.read_bytes().decode(errors="replace")[:4096])
     child: Any = SimpleNamespace(name="demo-a1")
     return [read_outcome(code, record) for code in (1, 137, -9)], _first_failed_worker(record, child), text
 
@@ -181,8 +182,8 @@ READERS = (
         name="termination-records",
         read=_read_ending,
         seeds=_endings,
-        modules=("bert_operator.cluster.observation", "bert_operator.state.observed"),
-        only=("_parse_termination_message", "_first_failed_worker", "read_termination_record", "read_outcome"),
+        modules=("bert_operator.cluster.observation", "bert_operator.cluster.pod_ends", "bert_operator.state.observed"),
+        only=("parse_termination_message", "_first_failed_worker", "read_termination_record", "read_outcome"),
         mutate=mutate_json,
         names_file=False,
         most_bytes=4096,
