@@ -392,6 +392,11 @@ def test_a_refusal_has_the_remedy_of_its_own_cause_and_of_no_other(refused: str,
     [
         ("ImagePullBackOff", "failed to pull: unexpected status: 401 Unauthorized", "credentials"),
         ("ErrImagePull", "toomanyrequests: You have reached your pull rate limit", "wait, or name credentials"),
+        ("ErrImagePull", "Head https://r/v2/x/manifests/1: 403 Forbidden", "credentials"),
+        ("ErrImagePull", "unexpected status: 429, retry", "wait, or name credentials"),
+        # Numbers of builds, and of a port, are none of HTTP.
+        ("ErrImagePull", "r.example/trainer:429: not found", "whichever is named"),
+        ("ErrImagePull", 'pull "r.example:403/trainer-401@sha256:0": not found', "whichever is named"),
         ("ErrImagePull", "write /var/lib/containerd/x: no space left on device", "its disk is full"),
         ("ErrImageNeverPull", 'Container image "x" is not present with pull policy of Never', "load the image"),
         ("ErrImagePull", "no match for platform in manifest: not found", "built for the nodes' processors"),

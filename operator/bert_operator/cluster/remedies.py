@@ -181,10 +181,15 @@ _ADMISSION = _table(
     (r"admission webhook|ValidatingAdmissionPolicy", "ask whoever runs what is named: it refuses the pods"),
 )
 
+_HTTP = r"(?<![\w.:/@-])"
+"""Before a status of HTTP: what stands before a number in an image's name, such as a tag or a port, does not."""
 _PULLS = _table(
-    (r"toomanyrequests|rate limit|\b429\b", "wait, or name credentials in spec.imagePullSecrets: the registry counts"),
     (
-        r"unauthorized|authentication required|access denied|denied:|\b40[13]\b",
+        rf"toomanyrequests|rate limit|{_HTTP}429\b",
+        "wait, or name credentials in spec.imagePullSecrets: the registry counts",
+    ),
+    (
+        rf"unauthorized|authentication required|access denied|denied:|{_HTTP}40[13]\b",
         "name the registry's credentials in spec.imagePullSecrets, or correct spec.image, or the volume's "
         "image.reference: registries refuse names that they do not have as well",
     ),
