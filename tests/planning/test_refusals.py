@@ -54,7 +54,7 @@ ORPHANS = (("ConfigMap", "bert-frozen"), ("Job", "bert-a1-training"), ("NetworkP
 API_OF = {"ConfigMap": "v1", "Job": "batch/v1", "NetworkPolicy": "networking.k8s.io/v1"}
 
 
-def blocked_by(*left: tuple[str, str], **metadata: Any) -> tuple[FakeCluster, Operator, list[Any]]:
+def blocked_by(*left: tuple[str, str], spec: Any = None, **metadata: Any) -> tuple[FakeCluster, Operator, list[Any]]:
     """Return a cluster in which a job is applied over objects that are left of a namesake, and has been looked at."""
     cluster = FakeCluster()
     labels = {"bert-operator.dev/job": "bert", "bert-operator.dev/run": "training", "bert-operator.dev/attempt": "1"}
@@ -69,9 +69,10 @@ def blocked_by(*left: tuple[str, str], **metadata: Any) -> tuple[FakeCluster, Op
         )
         for kind, name in left
     ]
-    cluster.add({"apiVersion": "bert-operator.dev/v1alpha1", "kind": "BertPretrainJob", **job_document("bert")})
+    document = job_document("bert", **(spec or {}))
+    cluster.add({"apiVersion": "bert-operator.dev/v1alpha1", "kind": "BertPretrainJob", **document})
     operator = Operator(cluster, NOBODY)
-    operator.restart(Settings(job_network_policy=True))
+    operator.restart(Settings(job_network_policy=True, allow_host_network=True))
     for _ in range(3):
         operator.look(JobRef(NAMESPACE, "bert"))
         operator.catch_up()
@@ -97,6 +98,15 @@ def test_all_that_is_in_the_way_is_told_at_once_with_one_command() -> None:
     operator.catch_up()
     operator.look(JobRef(NAMESPACE, "bert"))  # at once: the deletion of a Job with the job's labels was seen
     assert [child["metadata"]["name"] for child in cluster.all("Job")] == ["bert-a1-training"]
+
+
+def test_a_policy_that_a_job_does_not_need_is_nobody_s_to_delete() -> None:
+    left = (("ConfigMap", "bert-frozen"), ("NetworkPolicy", "bert-pods"))
+    cluster, _, _ = blocked_by(*left, spec={"network": {"hostNetwork": True}})
+    assert blocked_message(cluster) == (
+        f"ConfigMap bert-frozen exists and is not this job's. Next: delete it (kubectl -n {NAMESPACE} delete "
+        "configmaps/bert-frozen), or rename the job"
+    )
 
 
 def test_a_stranger_s_object_of_a_child_s_name_is_left_alone_and_the_child_called_otherwise() -> None:

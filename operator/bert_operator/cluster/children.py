@@ -340,7 +340,7 @@ class Children:
         wanted = [
             ("MPIJob" if is_mpi else "Job", names.child_name(job.ref.name, child.run, child.attempt, is_mpi=is_mpi)),
             ("ConfigMap", names.config_map_name(job.ref.name)),
-            *self._policies.list_names(job.ref),
+            *self._policies.list_names(job),
         ]
 
         def is_in_way(kind: str, answer: Mapping[str, Any]) -> bool:

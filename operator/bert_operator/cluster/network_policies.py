@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.freezing import Unusable, create_or_get, get_or_create
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.settings import Settings
-from bert_operator.names import JobRef
 from bert_operator.render import names
 from bert_operator.render.frozen import Frozen
 from bert_operator.render.network_policy import render_network_policy
@@ -26,9 +26,10 @@ class NetworkPolicies:
         self._api = api
         self._settings = settings
 
-    def list_names(self, ref: JobRef) -> list[tuple[str, str]]:
-        """Return kind and name of what a job needs; nothing where the settings want none."""
-        return [("NetworkPolicy", names.network_policy_name(ref.name))] if self._settings.job_network_policy else []
+    def list_names(self, job: BertPretrainJob) -> list[tuple[str, str]]:
+        """Return kind and name of what ``ensure`` would make."""
+        is_made = self._settings.job_network_policy and not job.spec.network.host_network
+        return [("NetworkPolicy", names.network_policy_name(job.ref.name))] if is_made else []
 
     async def ensure(self, frozen: Frozen, *, is_first: bool) -> None:
         """Create or correct a job's policy; nothing where the settings want none, or it is on the nodes' network.
