@@ -135,12 +135,28 @@ def test_a_sidecar_that_goes_on_is_named_and_then_the_trainer_s_end_counts() -> 
     assert (early.state, early.exit_code) == ("Running", None)
     assert early.blocker is not None
     assert early.blocker.reason == "PodHeld"
-    assert "containers istio-proxy and logs of others go on" in early.blocker.message
+    assert "containers istio-proxy and logs of others have not" in early.blocker.message
     late = see(child, held, now_s=CREATED_S + 90 + HELD_POD_S)
     assert (late.state, late.exit_code, late.is_held) == ("Succeeded", 0, True)
     wrong = with_beside(pod_document("single", phase="Running", state=ended(2)), container("istio-proxy", RUNNING))
     refused = see(child, wrong, now_s=CREATED_S + 90 + HELD_POD_S)
     assert (refused.state, refused.exit_code, refused.is_held) == ("Failed", 2, True)
+
+
+def test_a_sidecar_that_never_started_does_not_keep_a_trainer_that_has_ended() -> None:
+    # kubelet calls a pod Pending as long as one of its containers waits, whatever has become of the others.
+    done = pod_document("single", phase="Pending", state=ended(0, reason="Completed"))
+    held, child = with_beside(done, container("istio-proxy", NO_IMAGE)), child_document("Job", active=1, ready=0)
+    early = see(child, held, now_s=CREATED_S + 90 + HELD_POD_S / 2)
+    assert early.blocker is not None
+    assert (early.state, early.blocker.reason) == ("Running", "PodHeld")
+    late = see(child, held, now_s=CREATED_S + 90 + HELD_POD_S)
+    assert (late.state, late.exit_code, late.is_held) == ("Succeeded", 0, True)
+    launcher = with_beside(
+        pod_document("launcher", phase="Pending", state=ended(4)), container("istio-proxy", NO_IMAGE)
+    )
+    failed = see(child_document(), launcher, pod_document(), pod_document(number=1), now_s=CREATED_S + 90 + HELD_POD_S)
+    assert (failed.state, failed.exit_code, failed.is_held) == ("Failed", 4, True)
 
 
 def test_a_worker_has_ended_with_its_sshd_though_a_sidecar_goes_on() -> None:

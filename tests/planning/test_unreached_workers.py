@@ -115,8 +115,8 @@ def read(text: str, before: LatestRecords | None = None, attempt: int = 1) -> La
 def test_the_log_tells_that_a_launcher_waits_until_it_writes_anything_else() -> None:
     waits = read(f"Waiting for demo-a1-worker-1: connection timed out\n{WAITS}\n")
     assert waits.unreached == unreached()
-    # A launcher that waits writes a few lines in a minute, so that the end of its log has this one. A chatty program may
-    # have pushed out whatever told that it runs.
+    # A launcher that waits writes a few lines in a minute, so that the end of its log has this one. A chatty program
+    # may have pushed out whatever told that it runs.
     assert read("step 1\nstep 2\n" * 30, waits).unreached is None
     assert read(f"{WAITS}\n{ALIVE}\n", waits).unreached is None
     assert read("nothing new", waits, attempt=2).unreached is None

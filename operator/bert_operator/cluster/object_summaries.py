@@ -22,7 +22,7 @@ from bert_operator.render.containers import (
     find_foreign_end,
     find_trainer,
     find_waiting,
-    list_running_beside,
+    list_unended_beside,
 )
 from bert_operator.render.images import find_digest
 from bert_operator.timestamps import time_of
@@ -174,7 +174,7 @@ class PodSummary(NamedTuple):
     unseen_by: str = ""
     """The scheduler that has not looked at it yet, by its name; empty once one has."""
     beside: tuple[str, ...] = ()
-    """Containers of others that go on although the trainer has ended, and keep the pod."""
+    """Containers of others that have not ended although the trainer has, and keep the pod."""
 
     @property
     def has_ended(self) -> bool:
@@ -371,7 +371,7 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         or names.child_name(job, run, number, is_mpi=is_mpi),
         attempt=number,
         role=sys.intern(role),
-        phase=sys.intern(status.get("phase", "")),
+        phase=sys.intern(_phase(status, has_ended=bool(ended))),
         is_deleting="deletionTimestamp" in metadata,
         node=sys.intern((body.get("spec") or {}).get("nodeName") or ""),
         unready_since_s=_unready_since(status, conditions.get("Ready", {}), state),
@@ -394,8 +394,15 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         image=_image(body),
         told=_told(status) if is_over else "",
         foreign_end=foreign and foreign._replace(message=foreign.message[-_LONGEST_NOTE:]),
-        beside=tuple(list_running_beside(body)) if ended else (),
+        beside=tuple(list_unended_beside(body)) if ended else (),
     )
+
+
+def _phase(status: Document, *, has_ended: bool) -> str:
+    """Return a pod's phase. has_ended: the trainer has."""
+    phase: str = status.get("phase", "")
+    # So kubelet calls a pod one of whose containers waits for its image, whatever the others have done.
+    return "Running" if phase == "Pending" and has_ended else phase
 
 
 def _image(pod: Document) -> str:

@@ -261,10 +261,10 @@ def find_held(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[PodSumma
 
 
 def _describe_held(pod: PodSummary) -> Blocker:
-    noun = "containers" if len(pod.beside) > 1 else "container"
+    noun, verb = ("containers", "have") if len(pod.beside) > 1 else ("container", "has")
     message = (
-        f"{say_where(pod)}: the trainer has ended, and {noun} {' and '.join(pod.beside)} of others go on, so that the "
-        "pod does not end; it is deleted soon. Next: have whoever adds them make them init containers with "
+        f"{say_where(pod)}: the trainer has ended, and {noun} {' and '.join(pod.beside)} of others {verb} not, so that "
+        "the pod does not end; it is deleted soon. Next: have whoever adds them make them init containers with "
         "restartPolicy: Always, which end with the pod, or leave these pods out"
     )
     return Blocker(reason=BlockerReason.POD_HELD, message=message)

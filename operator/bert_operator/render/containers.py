@@ -68,17 +68,17 @@ def find_foreign_end(pod: Document) -> Ended | None:
     return None
 
 
-def list_running_beside(pod: Document) -> list[str]:
-    """Return the ordinary containers of others that run: while they do, the pod does not end with the trainer.
+def list_unended_beside(pod: Document) -> list[str]:
+    """Return the ordinary containers of others that run, or wait to: the pod does not end with the trainer.
 
     Those that are init containers and go on running are ended by kubelet.
     """
     states = _items((pod.get("status") or {}).get("containerStatuses"))
-    return [str(item.get("name")) for item in states if item.get("name") != CONTAINER and _runs(item)]
+    return [str(item.get("name")) for item in states if item.get("name") != CONTAINER and not _has_ended(item)]
 
 
-def _runs(state: Document) -> bool:
-    return (state.get("state") or {}).get("running") is not None
+def _has_ended(state: Document) -> bool:
+    return (state.get("state") or {}).get("terminated") is not None
 
 
 def _lasting(pod: Document) -> Iterator[str]:
