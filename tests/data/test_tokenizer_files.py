@@ -146,6 +146,12 @@ def test_a_setting_that_is_not_carried_out_is_refused_by_name(
     [
         ("model.type", "BPE", "model.type: got 'BPE'; allowed: 'WordPiece'"),
         ("model.type", "Unigram", "model.type: got 'Unigram'; allowed: 'WordPiece'"),
+        ("model.type", [], "model.type: got []; allowed: 'WordPiece'"),
+        ("model.vocab.\ud800", 15, "model.vocab: entry 15: got '\\ud800'; allowed: what a line of vocab.txt can hold"),
+        ("model.vocab. x", 15, "model.vocab: entry 15: got ' x'; allowed: what a line of vocab.txt can hold"),
+        ("model.vocab", [], "model.vocab: got []; allowed: an object"),
+        ("post_processor.special_tokens", 3, "post_processor.special_tokens: got 3; allowed: an object"),
+        ("added_tokens", {"a": 1}, "added_tokens: got {'a': 1}; allowed: a list of objects"),
         ("model.unk_token", "<unk>", "model.unk_token: got '<unk>'"),
         ("model.continuing_subword_prefix", "@@", "model.continuing_subword_prefix: got '@@'; allowed: '##'"),
         ("model.vocab.bar", 99, "model.vocab: the id of 'bar': got 99; allowed: 0 to 14"),

@@ -98,7 +98,7 @@ def read_activation(content: Mapping[str, Any], key: str) -> Any:
     """Return our name of a file's activation, or its own where we have none. key: of the activation."""
     name = content.get(key)
     ours = ACTIVATIONS.get(name, name) if isinstance(name, str) else name
-    return _FORMS.get(content.get(GELU_FORM, "none"), ours) if ours == "gelu" else ours
+    return _FORMS.get(str(content.get(GELU_FORM, "none")), ours) if ours == "gelu" else ours
 
 
 def find_size_problems(model: ModelConfig) -> list[str]:

@@ -58,7 +58,7 @@ def read_tokenizer_json(path: Path) -> TokenizerFile:
             raise refusal(path, key, document[key], f"{', '.join(_PARTS)}")
     model = _object(path, "model", document.get("model"))
     kind = model.get("type", "WordPiece" if "continuing_subword_prefix" in model else None)
-    if kind not in _MODELS:
+    if not isinstance(kind, str) or kind not in _MODELS:
         raise refusal(path, "model.type", kind, " or ".join(map(repr, _MODELS)), "take the weights of a BERT")
     file = _MODELS[kind](path, document, model)
     ids = {token: number for number, token in enumerate(file.tokens)}

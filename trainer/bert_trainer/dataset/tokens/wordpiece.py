@@ -9,6 +9,7 @@ tokens have no meaning inside text: a literal "[SEP]" is split into characters. 
 from __future__ import annotations
 
 import hashlib
+import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,6 +47,7 @@ _MAX_ENTRIES = 1 << 20
 """Of a vocabulary's file: four times as many as the largest that models are published with. Each becomes an object."""
 _WORDS_PER_CALL = 4096
 """Words handed to the tokenizer at a time: an encoding costs more than splitting a word."""
+_NOT_IN_A_LINE = re.compile("[\n\ud800-\udfff]")
 _AROUND = " \t\r"
 """White space at a line's ends that is no part of a token. What Unicode calls so may be one: Google's vocabulary for
 Chinese has an entry for U+2028."""
@@ -134,7 +136,8 @@ def _read_json(path: Path) -> TokenizerFile:
     """Read a ``tokenizer.json``, whose tokens are those of a ``vocab.txt`` as well."""
     file = (read_tokenizer(path.parent) if path.name == TOKENIZER_FILE else None) or read_tokenizer_json(path)
     for number, token in enumerate(file.tokens):
-        if "\n" in token or token != _token_of(token):
+        # Half of a surrogate pair, which JSON can write, is no character.
+        if _NOT_IN_A_LINE.search(token) or token != _token_of(token):
             raise InputError(
                 f"{path}: model.vocab: entry {number}: got {token!r}; allowed: what a line of vocab.txt can hold",
                 hint="a vocabulary of BERT has no entries with line breaks or spaces around them",
