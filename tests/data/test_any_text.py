@@ -49,7 +49,8 @@ encodings = st.sampled_from(["utf-8", "utf-8-sig", "latin-1", "utf-16", "cp1252"
 def build(content: bytes, folder: Path, *, whole_words: bool = False) -> DatasetInfo:
     (folder / "text.txt").write_bytes(content)
     (folder / "vocab.txt").write_text(VOCABULARY)
-    stage = PrepareStage(text=str(folder / "text.txt"), num_processes=1, dupe_factor=2, whole_word_masking=whole_words)
+    text = str(folder / "text.txt")
+    stage = PrepareStage(text=text, num_processes=1, dupe_factor=2, whole_word_masking=whole_words, max_unknown_share=1)
     dataset = DatasetConfig(folder=str(folder / "data"), vocabulary_file=str(folder / "vocab.txt"))
     return build_dataset(stage, dataset, [(16, 3)], Silent())
 

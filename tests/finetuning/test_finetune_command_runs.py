@@ -36,7 +36,15 @@ def options(folder: Path) -> list[str]:
     files = write_task(folder / "task")
     named = [f"--{name}={files / name}.tsv" for name in ("train", "validation", "test")]
     columns = ["--text=sentence", "--label=answer"]
-    return ["finetune", "--task=classification", *named, *columns, f"--model={model}", "--sequence-length=16"]
+    return [
+        "finetune",
+        "--task=classification",
+        *named,
+        *columns,
+        f"--model={model}",
+        "--sequence-length=16",
+        "--max-unknown-share=1",
+    ]
 
 
 @pytest.mark.slow
