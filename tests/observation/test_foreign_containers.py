@@ -80,6 +80,25 @@ def test_readiness_and_devices_are_the_trainer_s() -> None:
     assert find_main_pod([summary(pod)]) is not None
 
 
+@pytest.mark.parametrize(
+    ("reason", "is_ready", "is_told"),
+    [
+        ("ContainersNotReady", True, False),
+        ("ReadinessGatesNotReady", True, False),
+        ("ContainersNotReady", False, True),
+        # The node's kubelet tells nothing any more, so that the container's last state stands there for ever.
+        ("NodeNotReady", True, True),
+        ("", True, True),
+    ],
+)
+def test_a_pod_is_not_blocked_by_the_readiness_of_others(reason: str, is_ready: bool, is_told: bool) -> None:
+    unready = {"type": "Ready", "status": "False", "reason": reason, "lastTransitionTime": at(6)}
+    pod = pod_document("single", state=RUNNING, conditions=(unready,))
+    pod["status"]["containerStatuses"][0]["ready"] = is_ready
+    seen = see(child_document("Job", active=1, ready=0), with_beside(pod, container("istio-proxy", RUNNING)))
+    assert (seen.state, seen.blocker is not None) == ("Running", is_told)
+
+
 @pytest.mark.parametrize("restart", ["", "Always"])
 def test_an_image_that_a_container_of_others_cannot_have_is_told_with_its_name(restart: str) -> None:
     pod = pod_document("single", phase="Pending", state=STARTING)

@@ -41,6 +41,8 @@ _OWN_FINALIZERS = ("foregroundDeletion", "orphan")
 """Of the garbage collector, which takes them away by itself."""
 _DISRUPTIONS = ("Evicted", "Preempting", "Terminated", "Shutdown")
 """Reasons of pods that kubelet ends for the sake of others, or with its node."""
+_OF_CONTAINERS = ("ContainersNotReady", "ReadinessGatesNotReady")
+"""Reasons of kubelet's for a pod that is not ready."""
 _ATTEMPT_DIGITS = 6
 """Far more than all retry budgets together allow; a longer label was not written by an operator."""
 
@@ -374,7 +376,7 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         phase=sys.intern(_phase(status, has_ended=bool(ended))),
         is_deleting="deletionTimestamp" in metadata,
         node=sys.intern((body.get("spec") or {}).get("nodeName") or ""),
-        unready_since_s=_unready_since(status, conditions.get("Ready", {}), state),
+        unready_since_s=_unready_since(status, conditions.get("Ready", {}), container),
         waiting=waiting and waiting._replace(message=waiting.message[:_LONGEST_NOTE]),
         unschedulable=(scheduled.get("message") or scheduled.get("reason") or "")[:_LONGEST_NOTE]
         if scheduled.get("status") == "False"
@@ -470,12 +472,17 @@ def _described_at(metadata: Document) -> float | None:
     return max((at_s for entry in entries if (at_s := time_of(entry.get("time"))) is not None), default=None)
 
 
-def _unready_since(status: Document, condition: Document, state: Document) -> float | None:
+def _unready_since(status: Document, condition: Document, container: Document) -> float | None:
+    """Return since when a pod is not ready. container: the trainer's state."""
     changed_at_s = time_of(condition.get("lastTransitionTime"))
     if status.get("phase") != "Running" or condition.get("status") != "False" or changed_at_s is None:
         return None
+    # A container of others is not ready, or a gate of theirs is closed. Of a node that is gone another reason is told.
+    if container.get("ready") is True and condition.get("reason") in _OF_CONTAINERS:
+        return None
     # The condition is False from the pod's creation on, but while the image is pulled the container does not run.
-    return max(changed_at_s, time_of((state.get("running") or {}).get("startedAt")) or 0.0)
+    running = (container.get("state") or {}).get("running") or {}
+    return max(changed_at_s, time_of(running.get("startedAt")) or 0.0)
 
 
 def _disruption(status: Document, condition: Document) -> str:
