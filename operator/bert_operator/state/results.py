@@ -114,8 +114,13 @@ def describe_results(results: Iterable[StageResult]) -> str:
     return "".join(
         f" {_with_stage(result.stage, _on_one_line(result.message))}."
         for result in results
-        if result.message is not None
+        if result.message is not None and (result.target_met is not None or _is_told(result))
     )
+
+
+def _is_told(result: StageResult) -> bool:
+    """Return whether a message is about a task, or a verdict on pretraining, which comes with the baseline."""
+    return any(metric.name in (*_TASK_METRICS, "unigram_baseline") for metric in result.metrics)
 
 
 def _with_stage(stage: str, message: str) -> str:
