@@ -146,6 +146,19 @@ def test_a_worker_whose_init_container_failed_is_not_waited_for() -> None:
     assert "init container vault-init ended with exit code 7" in seen.lost
 
 
+@pytest.mark.parametrize("phases", [("Pending", "Running"), ("Running", "Pending"), ("Pending", "Pending")])
+def test_a_worker_that_never_started_ends_an_attempt_whose_other_pods_still_wait(phases: tuple[str, str]) -> None:
+    states = {"Pending": STARTING, "Running": RUNNING}
+    worker = with_init(pod_document(phase="Failed", state=STARTING), container("vault-init", ended(7)))
+    launcher, other = (
+        pod_document(role, number, phase=phase, state=states[phase])
+        for (role, number), phase in zip((("launcher", 0), ("worker", 1)), phases, strict=True)
+    )
+    seen = see(child_document(true={"Created": "MPIJobCreated"}), launcher, worker, other, now_s=CREATED_S + 1)
+    assert (seen.state, seen.reason, seen.pod) == ("Pending", "InitContainerFailed", "demo-a1-worker-0")
+    assert "init container vault-init ended with exit code 7" in seen.lost
+
+
 def test_a_sidecar_that_goes_on_is_named_and_then_the_trainer_s_end_counts() -> None:
     done = pod_document("single", phase="Running", state=ended(0, reason="Completed"))
     held = with_beside(done, container("istio-proxy", RUNNING), container("logs", RUNNING))

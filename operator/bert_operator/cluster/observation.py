@@ -92,11 +92,15 @@ def observe_child(
             return replace(base, state="Queued")
         wait = describe_wait(workload, preemptor, namespace)
         return replace(base, state="Queued", wait=wait, blocker=find_obstacle(workload, namespace))
+    # Also while other pods wait for a node or an image: this one comes to no life, so that they wait in vain.
+    lost = find_lost_worker(child, pods)
+    if lost is not None and now_s >= lost[1]:
+        base = _with_lost(base, lost[0], pods, nodes)
     if _has_begun(child, pods, workers, conditions):
         held = find_held(child, pods)
         if held is not None and now_s >= held[1] + HELD_POD_S:
             return replace(_by_main(base, child, pods, held[0]), is_held=True)
-        base = _observe_running(base, child, pods, nodes, workers, now_s)
+        base = _observe_running(base, child, pods, nodes, workers)
         blocker = _find_running_blocker(pods, held, now_s)
         # Else a worker may have to be made again, and what keeps it counts while the launcher waits for it.
         if blocker is not None or child.kind == "Job" or base.running_since_s is not None:
@@ -111,12 +115,8 @@ def _observe_running(
     pods: Sequence[PodSummary],
     nodes: Mapping[str, NodeSummary],
     workers: int,
-    now_s: float,
 ) -> Child:
     """Return a running child, without what blocks it."""
-    lost = find_lost_worker(child, pods)
-    if lost is not None and now_s >= lost[1]:
-        base = _with_lost(base, lost[0], pods, nodes)
     return replace(
         base,
         state="Running",
@@ -213,7 +213,7 @@ def is_settling(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) -
 
 
 def find_lost_worker(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[PodSummary, float] | None:
-    """Return a worker that has ended while its launcher goes on, and from when on the attempt counts as failed.
+    """Return a worker that has ended while its launcher goes on, or is to, and from when on the attempt has failed.
 
     Also with exit code 0, as sshd's pod does on any SIGTERM: workers serve until their launcher is done and they are
     deleted, so one that ends by itself was stopped by its node.
@@ -221,7 +221,7 @@ def find_lost_worker(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[P
     main = find_main_pod(pods)
     if child.is_deleting or has_ended(child) or main is None or main.is_deleting:
         return None
-    if main.phase != "Running" or main.has_ended:
+    if main.phase not in ("Pending", "Running") or main.has_ended:
         return None
     # By the API server's clock where it says when it was told: nodes have their own.
     ended = [
@@ -239,7 +239,7 @@ def _told_at(pod: PodSummary) -> float:
 
 
 def _with_lost(base: Child, pod: PodSummary, pods: Sequence[PodSummary], nodes: Mapping[str, NodeSummary]) -> Child:
-    """Return a running child that has lost a worker, with the cause of that."""
+    """Return an active child that has lost a worker, with the cause of that."""
     cause = find_cause([pod]) or Cause(
         FailureReason.KILLED.value, f"{say_where(pod)}: was stopped, {describe_end(pod)}", pod
     )
