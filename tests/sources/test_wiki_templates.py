@@ -43,6 +43,11 @@ from small_dumps import dump, page
         ("USS|Nimitz|CVN-68", "USS Nimitz"),
         ("chem|H|2|O", "H2O"),
         ("ill|A Name|de", "A Name"),
+        ("transl|ar|kitab", "kitab"),
+        ("transliteration|ar|ALA|kitab", "kitab"),
+        ("font color|red|yellow|bright", "bright"),
+        ("script|Hebr|shalom", "shalom"),
+        ("rtl-lang|ar|salam", "salam"),
     ],
 )
 def test_a_template_shows_its_text(template: str, shown: str) -> None:
@@ -57,6 +62,7 @@ def test_a_template_shows_its_text(template: str, shown: str) -> None:
         ("{{Odd box}} The river is long.", "The river is long."),
         ("{{Odd box}}\nThe river is long.\n{{Odd}}", "The river is long."),
         ("It is{{sfn|Smith|2000}} here.{{r|a}}", "It is here."),
+        ('The "word"{{odd}} and 5%{{odd}} are here.', 'The "word" and 5% are here.'),
     ],
 )
 def test_notes_and_boxes_leave_no_hole(text: str, wanted: str) -> None:
@@ -71,6 +77,10 @@ def test_notes_and_boxes_leave_no_hole(text: str, wanted: str) -> None:
         "{{Odd name}} is a river.",
         "It is {{odd}}.",
         "It is {{nowrap|{{odd}} m}} wide.",
+        "It cost ${{odd|100|1950}} then.",
+        'The word "{{odd|x}}" is old.',
+        "The word \u201c{{odd|x}}\u201d is old.",
+        "It has 5\u2013{{odd|6}} rooms.",
     ],
 )
 def test_what_is_not_known_leaves_a_hole(text: str) -> None:

@@ -33,7 +33,7 @@ _FIXED = {
 """Templates that stand for a character."""
 
 _PARAMETERS = {
-    **dict.fromkeys(("lang", "langx", "transl", "transliteration", "tlit", "color", "font color", "su"), ("2",)),
+    **dict.fromkeys(("lang", "langx", "color", "script", "rtl-lang"), ("2",)),
     **dict.fromkeys(("blockquote", "quote"), ("1", "text")),
     **dict.fromkeys(
         (
@@ -89,11 +89,11 @@ _PARAMETERS = {
                 "midsize",
                 "title",
             ),
-            *("nastaliq", "script", "unicode", "bo-textonly", "large", "larger", "smaller", "resize", "proper name"),
+            *("nastaliq", "unicode", "bo-textonly", "large", "larger", "smaller", "resize", "proper name"),
         ),
         ("1",),
     ),
-    **dict.fromkeys(("script/arabic", "script/hebrew", "rtl-lang"), ("1",)),
+    **dict.fromkeys(("script/arabic", "script/hebrew"), ("1",)),
 }
 """Templates that show some of their parameters, in this order."""
 
@@ -374,6 +374,12 @@ def _ship_class(given: Arguments) -> str | None:
     return " ".join((f"{values[0]}-class", *values[1:2])) if values and values[0] else None
 
 
+def _last(given: Arguments) -> str | None:
+    """``ar|ALA|kitab``, ``red|yellow|text``: the text comes last, and what precedes it may be left out."""
+    values = _positional(given)
+    return (values[-1] or None) if len(values) > 1 else None
+
+
 def _chemical(given: Arguments) -> str | None:
     return "".join(_positional(given)) or None
 
@@ -397,6 +403,7 @@ _RENDERERS: Mapping[str, Callable[[Arguments], str | None]] = MappingProxyType(
         "ship": _ship,
         **dict.fromkeys(("sclass", "sclass2", "sclass-"), _ship_class),
         "chem": _chemical,
+        **dict.fromkeys(("transl", "transliteration", "tlit", "font color"), _last),
         **dict.fromkeys(("height", "convinfobox"), _height),
         **dict.fromkeys(("lit", "literal translation"), _literally),
     }

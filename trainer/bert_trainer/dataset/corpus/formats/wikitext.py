@@ -64,9 +64,11 @@ _CLOSED = re.compile(r"[\s,;:]+([)\]])")
 _SPACED = re.compile(r"\s+([,.;:!?])")
 _REPEATED = re.compile(r"([,;:])(?:\s*[,;:])+")
 _LEFT_OVER = re.compile(r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}|</?[a-z][^<>]*>|^[|!*#:;=]|\|\|")
-# Directly behind a word, behind the end of a sentence, or alone in brackets: a note, which nothing misses.
+# Directly behind a word or its punctuation, behind the end of a sentence, or alone in brackets: a note, which nothing
+# misses. Behind a currency sign, a dash or an opening quotation mark stands what the sentence is about.
 _NOTE = re.compile(
-    rf"(?<=[^\s(\[]){HOLE}+|(?<=[.!?]) {HOLE}+|(?<=[.!?][\"')\u201d]) {HOLE}+"
+    rf"(?<=[\w.,;:!?)\]%\u201d\u2019\u00bb\u2026]){HOLE}+|(?<=\S[\"']){HOLE}+"
+    rf"|(?<=[.!?]) {HOLE}+|(?<=[.!?][\"')\u201d]) {HOLE}+"
     rf"|[(\[][ ,;:]*{HOLE}+[ ,;:]*[)\]]"
 )
 _TABLE = re.compile(r"^(?:[^\S\n]|:)*\{\|", re.MULTILINE)
