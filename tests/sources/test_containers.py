@@ -39,13 +39,25 @@ def zipped(path: Path, **members: bytes) -> Path:
     return path
 
 
-def tar(content: bytes) -> bytes:
+def tar(content: bytes, form: int = tarfile.PAX_FORMAT) -> bytes:
     file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
+    with tarfile.open(fileobj=file, mode="w", format=form) as archive:
         member = tarfile.TarInfo("a.txt")
         member.size = len(content)
         archive.addfile(member, io.BytesIO(content))
     return file.getvalue()
+
+
+def test_a_text_may_have_a_tar_archives_mark_where_archives_have_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Es la manera de aj".rjust(257, "x") + "ustar el precio.\n")
+    (sentences,) = read(tmp_path / "a.txt")
+    assert sentences[-1].endswith("ajustar el precio.")
+
+
+def test_a_tar_archive_of_gnu_is_told_as_well(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(tar(TEXT, tarfile.GNU_FORMAT))
+    with pytest.raises(InputError, match="a tar archive"):
+        read(tmp_path / "a.txt")
 
 
 @pytest.mark.parametrize("name", ["a.txt.zst", "a.zst", "a.txt", "a"])

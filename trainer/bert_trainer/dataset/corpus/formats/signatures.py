@@ -29,6 +29,7 @@ class Signature:
 
 
 _PLAIN = "take its text out: pandoc --to plain --output text.txt {path}"
+_UNTAR = "unpack it, and name the folder: mkdir text; tar -xf {path} -C text"
 _RECODE = "convert it: iconv -f {0} -t UTF-8 {{path}} > text.txt"
 _COLUMN = "write the column that holds the text as JSON Lines, for example with pandas: {0}.to_json('text.jsonl', "
 _COLUMN += "orient='records', lines=True)"
@@ -36,7 +37,9 @@ _COLUMN += "orient='records', lines=True)"
 _SIGNATURES = (
     Signature("a 7z archive", b"7z\xbc\xaf\x27\x1c", "unpack it, and name the folder: 7z x {path} -otext"),
     Signature("a RAR archive", b"Rar!\x1a\x07", "unpack it, and name the folder: unrar x {path} text/"),
-    Signature("a tar archive", b"ustar", "unpack it, and name the folder: mkdir text; tar -xf {path} -C text", 257),
+    # With what ends the mark, of POSIX and of GNU: "ustar" alone may stand there in a text about customary things.
+    Signature("a tar archive", b"ustar\x00", _UNTAR, 257),
+    Signature("a tar archive", b"ustar  \x00", _UNTAR, 257),
     Signature("compressed by gzip twice, or by gzip inside", b"\x1f\x8b\x08", "decompress it once"),
     Signature("compressed by bzip2 inside", b"BZh91AY&SY", "decompress it once"),
     Signature("compressed by xz inside", b"\xfd7zXZ\x00", "decompress it once"),
