@@ -14,9 +14,13 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
+from bert_trainer.config.run_config import DatasetConfig
+from bert_trainer.config.stages import PrepareStage
+from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary
 from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings
 from bert_trainer.errors import InputError
+from silent import Silent
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = (*SPECIAL, "bar", "b\u00e4r", "Bar", "B\u00e4r", "\u4e2d", "##\u6587", "\u6587", "##bar", "a", "##a")
@@ -145,6 +149,7 @@ def test_a_setting_that_is_not_carried_out_is_refused_by_name(
     ("part", "value", "complaint"),
     [
         ("model.type", "BPE", "model.type: got 'BPE'; allowed: 'WordPiece'"),
+        ("model.type", ["BPE"], "model.type: got ['BPE']; allowed: 'WordPiece'"),
         ("model.type", "Unigram", "model.type: got 'Unigram'; allowed: 'WordPiece'"),
         ("model.type", [], "model.type: got []; allowed: 'WordPiece'"),
         ("model.vocab.\ud800", 15, "model.vocab: entry 15: got '\\ud800'; allowed: what a line of vocab.txt can hold"),
@@ -224,6 +229,9 @@ def test_notes_that_change_no_token_are_no_trouble(tmp_path: Path) -> None:
         "name_or_path": "x",
         "never_split": None,
         "bos_token": None,
+        "max_len_single_sentence": 510,
+        "max_seq_length": 512,
+        "model_type": "bert",
     }
     more = {"additional_special_tokens": [], "something": False, "cls_token": {"content": "[CLS]", "lstrip": False}}
     write_json(tmp_path / "tokenizer_config.json", {"do_lower_case": True, **notes, **more})
@@ -242,6 +250,42 @@ def test_entries_of_white_space_and_a_byte_order_mark_leave_ids_as_they_are(
     vocabulary = read_vocabulary(path)
     assert vocabulary.tokens == words
     assert Encoder(vocabulary, lower_case=True).encode(["a c"]) == [[5, 11]]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "agree"),
+    [
+        ({"lower_case": False, "strip_accents": False}, {"lower_case": False}, True),
+        ({"lower_case": True, "strip_accents": True}, {"lower_case": True}, True),
+        ({"lower_case": True}, {}, True),
+        ({"strip_accents": False}, {"lower_case": False}, True),
+        ({"lower_case": True, "strip_accents": False}, {"lower_case": True}, False),
+        ({"lower_case": True, "strip_accents": False}, {}, False),
+        ({"lower_case": True}, {"lower_case": False}, False),
+        ({"lower_case": True}, {"lower_case": True, "split_chinese": False}, False),
+    ],
+)
+def test_what_goes_with_the_case_need_not_be_said(
+    one: dict[str, bool], other: dict[str, bool], agree: bool
+) -> None:
+    assert WordPieceSettings(**one).agrees_with(WordPieceSettings(**other)) == agree
+    assert WordPieceSettings(**other).agrees_with(WordPieceSettings(**one)) == agree
+
+
+def test_a_dataset_stays_what_it_is_where_its_cased_tokenizer_says_that_accents_stay(tmp_path: Path) -> None:
+    # As KB-BERT's does; a release that did not read the file has built the same.
+    path = write_words(tmp_path / "words")
+    (tmp_path / "a.txt").write_text("a Bar.\na a Bar bar.\n\n" * 40)
+    stage = PrepareStage(
+        text=str(tmp_path / "a.txt"), lower_case=False, num_shards=1, held_out_fraction=0, max_unknown_share=1
+    )
+    dataset = DatasetConfig(folder=str(tmp_path / "data"), vocabulary_file=str(path))
+    before = build_dataset(stage, dataset, [(32, 5)], Silent())
+    write_json(path.parent / "tokenizer_config.json", {"do_lower_case": False, "strip_accents": False})
+    assert build_dataset(stage, dataset, [(32, 5)], Silent()).settings == before.settings
+    write_json(path.parent / "tokenizer_config.json", {"do_lower_case": False, "strip_accents": True})
+    with pytest.raises(InputError, match="tokenizer: was None, is strip_accents True"):
+        build_dataset(stage, dataset, [(32, 5)], Silent())
 
 
 def test_settings_are_no_part_of_the_vocabulary_s_digest(tmp_path: Path) -> None:

@@ -120,15 +120,17 @@ def with_settings_of(path: Path, vocabulary: Vocabulary) -> Vocabulary:
         InputError: as ``read_settings``; or what lies beside the vocabulary says something else.
     """
     settings = read_settings(path)
-    if settings is None or vocabulary.said == settings:
+    said = vocabulary.said
+    if settings is None or said == settings:
         return vocabulary
-    if vocabulary.said is not None:
+    if said is not None and not said.agrees_with(settings):
         raise InputError(
-            f"{path}: its tokenizer says {settings}, the files beside the vocabulary {vocabulary.said}; allowed: the "
+            f"{path}: its tokenizer says {settings}, the files beside the vocabulary {said}; allowed: the "
             "same",
             hint="keep the tokenizer's files that the weights were trained with, and take the others away",
         )
-    return replace(vocabulary, said=settings)
+    # Of two that agree, one may leave the case open.
+    return vocabulary if said is not None and said.lower_case is not None else replace(vocabulary, said=settings)
 
 
 def _check_description(described: Described, vocabulary: Vocabulary) -> None:

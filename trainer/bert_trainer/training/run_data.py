@@ -202,7 +202,9 @@ def _is_prepared(config: RunConfig) -> bool:
 
 def _warn_of_other_settings(start: InitialCheckpoint, vocabulary: Vocabulary) -> None:
     theirs, ours = read_settings(Path(start.path)), vocabulary.settings
-    if theirs is not None and replace(theirs, lower_case=None) != replace(ours, lower_case=None):
+    if theirs is not None and replace(theirs.plainly(None), lower_case=None) != replace(
+        ours.plainly(None), lower_case=None
+    ):
         logger.warning(
             "%s: its tokenizer splits text with %s; the data set was split with %s, which is what counts",
             start.path,

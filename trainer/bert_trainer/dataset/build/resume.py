@@ -195,16 +195,17 @@ def _settings(stage: PrepareStage, given: Vocabulary | None) -> BuildSettings:
         whole_word_masking=stage.whole_word_masking,
         weights=corpus_weights(stage),
         num_shards=stage.num_shards,
-        tokenizer=None if given is None else _other_than_berts(given),
+        tokenizer=None if given is None else _other_than_berts(given, stage.lower_case),
     )
 
 
-def _other_than_berts(vocabulary: Vocabulary) -> str | None:
+def _other_than_berts(vocabulary: Vocabulary, lower_case: bool) -> str | None:
     """Return in words how text is split where that is not as BERT does, apart from its case."""
+    settings = vocabulary.settings.plainly(lower_case)
     changes = [
         f"{field.name} {value}"
-        for field in fields(vocabulary.settings)
-        if field.name != "lower_case" and (value := getattr(vocabulary.settings, field.name)) != field.default
+        for field in fields(settings)
+        if field.name != "lower_case" and (value := getattr(settings, field.name)) != field.default
     ]
     return ", ".join(changes) or None
 

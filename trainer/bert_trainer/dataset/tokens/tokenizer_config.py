@@ -59,12 +59,13 @@ _OTHER_ROLES = ("bos_token", "eos_token")
 _OF_NO_ACCOUNT = frozenset(
     {
         *("name_or_path", "_name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file", "cache_dir"),
-        *("model_max_length", "max_len", "max_length", "stride", "truncation", "truncation_strategy"),
+        *("model_max_length", "max_len", "max_length", "max_seq_length", "max_model_input_sizes"),
+        *("max_len_single_sentence", "max_len_sentences_pair", "stride", "truncation", "truncation_strategy"),
         *("padding", "padding_side", "pad_to_multiple_of", "pad_token_type_id", "model_input_names"),
         *("return_token_type_ids", "return_attention_mask", "return_tensors", "add_special_tokens"),
         *("clean_up_tokenization_spaces", "chat_template", "processor_class", "backend", "is_local", "from_slow"),
         *("local_files_only", "use_fast", "use_auth_token", "token", "trust_remote_code", "revision", "_commit_hash"),
-        *("transformers_version", "legacy", "verbose", "device", "dtype", "torch_dtype", "full_tokenizer_file"),
+        *("transformers_version", "_from_auto", "model_type", "vocab_size", "legacy", "verbose", "device", "dtype", "torch_dtype", "full_tokenizer_file"),
     }
 )
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,19 @@ class WordPieceSettings:
     def drops_accents(self, lower_case: bool) -> bool:
         """Return whether text loses its accents where its case is as given."""
         return lower_case if self.strip_accents is None else self.strip_accents
+
+    def plainly(self, lower_case: bool | None) -> WordPieceSettings:
+        """Return what splits text alike, without a word on accents that go with the case.
+
+        lower_case: counts where these settings do not say it; None: nobody does.
+        """
+        case = lower_case if self.lower_case is None else self.lower_case
+        goes_without_saying = case is not None and self.strip_accents == case
+        return replace(self, lower_case=case, strip_accents=None if goes_without_saying else self.strip_accents)
+
+    def agrees_with(self, other: WordPieceSettings) -> bool:
+        """Return whether both split text alike; one that says nothing of the case agrees with either."""
+        return self.plainly(other.lower_case) == other.plainly(self.lower_case)
 
     def describe(self, lower_case: bool) -> str:
         """Return what becomes of text, for people."""
