@@ -265,9 +265,7 @@ def test_entries_of_white_space_and_a_byte_order_mark_leave_ids_as_they_are(
         ({"lower_case": True}, {"lower_case": True, "split_chinese": False}, False),
     ],
 )
-def test_what_goes_with_the_case_need_not_be_said(
-    one: dict[str, bool], other: dict[str, bool], agree: bool
-) -> None:
+def test_what_goes_with_the_case_need_not_be_said(one: dict[str, bool], other: dict[str, bool], agree: bool) -> None:
     assert WordPieceSettings(**one).agrees_with(WordPieceSettings(**other)) == agree
     assert WordPieceSettings(**other).agrees_with(WordPieceSettings(**one)) == agree
 

@@ -209,6 +209,12 @@ def test_who_runs_it_and_where_may_change(tmp_path: Path) -> None:
     RunFolder.claim(config(tmp_path, uid="uid-2", if_exists="Resume", **changed), attempt=1)
 
 
+def test_a_run_may_go_on_with_more_unknown_tokens(tmp_path: Path) -> None:
+    stages = [{"kind": "prepare", "text": "a.txt", "max_unknown_share": share, "lengths": []} for share in (0.1, 1.0)]
+    RunFolder.claim(config(tmp_path, stages=stages[:1]), attempt=1)
+    RunFolder.claim(config(tmp_path, uid="uid-2", if_exists="Resume", stages=stages[1:]), attempt=1)
+
+
 def test_a_dataset_may_get_more_lengths(tmp_path: Path) -> None:
     def stages(*lengths: int) -> list[dict[str, Any]]:
         added = [{"sequence_length": length, "max_predictions_per_sequence": 20} for length in lengths]
@@ -289,8 +295,13 @@ def test_a_run_that_was_refused_before_it_saved_anything_leaves_the_folder_to_th
     RunFolder.claim(wrong, attempt=1)
     (tmp_path / "data").mkdir()
     (tmp_path / "data/vocab.txt").touch()
+    # Of weights that the corrected run may not start from.
+    (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": false}')
+    (tmp_path / "finetune/start").mkdir(parents=True)
+    (tmp_path / "finetune/start/start.json").touch()
     give_up_unused(wrong, attempt=1)
     assert entries(tmp_path) == ["data/vocab.txt"]
+    assert not (tmp_path / "finetune").exists()
     # Other settings, under another uid: neither an earlier run nor its settings are in the way.
     RunFolder.claim(config(tmp_path, uid="uid-2", if_exists="Fail", seed=7), attempt=1)
     assert owner_of(tmp_path)["uid"] == "uid-2"

@@ -125,8 +125,7 @@ def with_settings_of(path: Path, vocabulary: Vocabulary) -> Vocabulary:
         return vocabulary
     if said is not None and not said.agrees_with(settings):
         raise InputError(
-            f"{path}: its tokenizer says {settings}, the files beside the vocabulary {said}; allowed: the "
-            "same",
+            f"{path}: its tokenizer says {settings}, the files beside the vocabulary {said}; allowed: the same",
             hint="keep the tokenizer's files that the weights were trained with, and take the others away",
         )
     # Of two that agree, one may leave the case open.

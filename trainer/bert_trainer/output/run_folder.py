@@ -48,12 +48,16 @@ _REMEDIES = {
     CONFIG_FILE: "delete the file: it is written again with the current settings, unchecked, so they must be those "
     "that the run began with; otherwise choose another output folder",
 }
+_TOKENIZER_FILE = "tokenizer_config.json"
+"""How the run splits text (``training.run_data``)."""
+_START = "finetune/start"
+"""The weights that fine-tuning starts from, kept for attempts that resume."""
 _RESULT_FOLDERS = frozenset({"finetune", "export"})
 """Which stages of these kinds fill, replacing what is there."""
 AUTOTUNE_FOLDER = "autotune"
 """Measurements of the hardware: ``ifExists: New`` keeps them."""
 _FOLDERS = (
-    *("checkpoints/refused", "logs", "export", "finetune/start", "profile", "tensorboard"),
+    *("checkpoints/refused", "logs", "export", _START, "profile", "tensorboard"),
     *(AUTOTUNE_FOLDER, _ARCHIVE),
 )
 """In the output folder: what runs write in, beside the folders of their stages."""
@@ -202,10 +206,15 @@ def give_up_unused(config: RunConfig, *, attempt: int) -> None:
     with contextlib.suppress(OSError, TrainerError):
         owner = _read_owner(path / _RUN_FILE)
         is_ours = owner is not None and (owner["uid"], owner["attempt"]) == (config.job.uid, attempt)
-        if is_ours and not any(any((path / name).glob("*")) for name in ("checkpoints", *_RESULT_FOLDERS)):
+        saved = (entry for name in ("checkpoints", *_RESULT_FOLDERS) for entry in (path / name).glob("*"))
+        if is_ours and all(entry == path / _START for entry in saved):
+            # The corrected run may start from other weights, whose text is split otherwise.
+            if (path / _START).is_dir():
+                shutil.rmtree(path / _START)
+                (path / _START).parent.rmdir()
             # The other way round an end in between would leave settings without an owner, which refuse others for good.
-            (path / CONFIG_FILE).unlink(missing_ok=True)
-            (path / _RUN_FILE).unlink(missing_ok=True)
+            for name in (_TOKENIZER_FILE, CONFIG_FILE, _RUN_FILE):
+                (path / name).unlink(missing_ok=True)
 
 
 def _list_written(path: Path, config: RunConfig) -> list[Path]:
@@ -353,6 +362,8 @@ def _may_change(key: str) -> bool:
     """Return whether a setting may change between attempts."""
     match key.split("."):
         case ["stages", _, "checkpoint", *_] | ["stages", _, "optimizer", "partitioning"]:
+            return True
+        case ["stages", _, "max_unknown_share"]:  # whether a run goes on, not what it learns
             return True
         case ["stages", _, "lengths", *_]:  # of a prepare stage: shards for other runs, whose dataset may grow
             return True

@@ -65,7 +65,18 @@ _OF_NO_ACCOUNT = frozenset(
         *("return_token_type_ids", "return_attention_mask", "return_tensors", "add_special_tokens"),
         *("clean_up_tokenization_spaces", "chat_template", "processor_class", "backend", "is_local", "from_slow"),
         *("local_files_only", "use_fast", "use_auth_token", "token", "trust_remote_code", "revision", "_commit_hash"),
-        *("transformers_version", "_from_auto", "model_type", "vocab_size", "legacy", "verbose", "device", "dtype", "torch_dtype", "full_tokenizer_file"),
+        *(
+            "transformers_version",
+            "_from_auto",
+            "model_type",
+            "vocab_size",
+            "legacy",
+            "verbose",
+            "device",
+            "dtype",
+            "torch_dtype",
+            "full_tokenizer_file",
+        ),
     }
 )
 
