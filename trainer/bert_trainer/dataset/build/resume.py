@@ -39,7 +39,8 @@ def open_dataset_info(
 ) -> DatasetInfo:
     """Return the content of the folder's ``dataset.json``, or a new one; it is not written.
 
-    Reads the whole corpus only if its fingerprint (names, sizes and times of its files) has changed.
+    Reads the whole corpus only if its fingerprint (names, sizes and times of its files) has changed; not for a complete
+    dataset whose files are the same and only the extraction from dumps has changed since.
 
     Raises:
         InputError: the folder holds a dataset of other settings or text (the message lists what differs),
@@ -65,17 +66,26 @@ def open_dataset_info(
         settings = settings.model_copy(
             update={"vocabulary": known.vocabulary, "vocabulary_size": known.vocabulary_size}
         )
-    if info.settings.generator_version < GENERATOR_VERSION and is_complete(
+    is_known_text = info.fingerprint == corpus.fingerprint
+    was_extracted_before = not is_known_text and info.fingerprint in corpus.earlier_fingerprints
+    generator_version = min(info.settings.generator_version, GENERATOR_VERSION)
+    if (generator_version < GENERATOR_VERSION or was_extracted_before) and is_complete(
         info, root, vocabulary_path(dataset), lengths
     ):
-        # An earlier release built all of it, and nothing is added: samples of two generators are not mixed.
-        settings = settings.model_copy(update={"generator_version": info.settings.generator_version})
+        # An earlier release built all of it, and nothing is added: samples of two generators, or sentences of two
+        # extractors, are not mixed.
+        settings = settings.model_copy(update={"generator_version": generator_version})
+        is_known_text = is_known_text or was_extracted_before
     # All differences at once, the text included.
     differing = _differences(info.settings, settings)
     differing += [f"predictions per sequence at {old[0]} tokens: was {old[1]}, is {new[1]}" for old, new in shared]
-    if info.fingerprint != corpus.fingerprint:
+    if not is_known_text:
         if info.corpus_sha256 is not None and digest_corpus(corpus) != info.corpus_sha256:
-            differing.append(f"text: was {info.source}, is {corpus.source} with other content")
+            differing.append(
+                "text: an earlier release has extracted it, and extraction from Wikipedia dumps has changed"
+                if was_extracted_before
+                else f"text: was {info.source}, is {corpus.source} with other content"
+            )
         info = info.model_copy(update={"source": corpus.source, "fingerprint": corpus.fingerprint})
     if differing:
         raise InputError(

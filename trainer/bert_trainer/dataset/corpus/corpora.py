@@ -68,6 +68,8 @@ class Corpus:
     """Empty for a builtin corpus."""
     fingerprint: str
     """Changes when the text may have changed. Cheap: of names, sizes and times of files, not of their content."""
+    earlier_fingerprints: tuple[str, ...]
+    """What the fingerprint of the same files was under each earlier ``EXTRACTOR_VERSION``, the first one first."""
     formats: tuple[FileFormat, ...] = ()
     """Of each file."""
     kind: Format | None = None
@@ -214,9 +216,12 @@ class Corpora:
     @property
     def fingerprint(self) -> str:
         """Return that of the only member, or of all."""
-        if len(self.members) == 1:
-            return self.members[0].fingerprint
-        return hashlib.sha256("\n".join(corpus.fingerprint for corpus in self.members).encode()).hexdigest()
+        return _combined([corpus.fingerprint for corpus in self.members])
+
+    @property
+    def earlier_fingerprints(self) -> tuple[str, ...]:
+        """Return those of the only member, or of all under the same version."""
+        return tuple(map(_combined, zip(*(corpus.earlier_fingerprints for corpus in self.members), strict=True)))
 
     @property
     def text_bytes(self) -> int:
@@ -269,16 +274,19 @@ def _open(settings: CorpusConfig, *, num_processes: int, check: Callable[[], Non
     if settings.path.startswith("builtin:"):
         if settings.path != PYTHON_DOCS:
             raise InputError(f"text: got {settings.path!r}; allowed: a folder, a file or {PYTHON_DOCS!r}")
-        return Corpus(settings.path, (), python_docs_fingerprint(), settings=settings, check=check)
+        fingerprint = python_docs_fingerprint()
+        earlier = (fingerprint,) * (EXTRACTOR_VERSION - 1)
+        return Corpus(settings.path, (), fingerprint, earlier, settings=settings, check=check)
     root = Path(settings.path)
     found = find_files(root, None if settings.format == "auto" else settings.format)
     files, formats = tuple(path for path, _ in found.files), tuple(kind for _, kind in found.files)
     base = root if root.is_dir() else root.parent
-    fingerprint = _fingerprint(files, formats, base, settings)
+    fingerprints = _fingerprints(files, formats, base, settings)
     return Corpus(
         source=settings.path,
         files=files,
-        fingerprint=fingerprint,
+        fingerprint=fingerprints[-1],
+        earlier_fingerprints=fingerprints[:-1],
         formats=formats,
         kind=found.kind,
         settings=settings,
@@ -297,25 +305,35 @@ def digest_corpus(corpus: AnyCorpus) -> str:
     return total.hexdigest()
 
 
-def _fingerprint(files: Sequence[Path], formats: Sequence[FileFormat], base: Path, settings: CorpusConfig) -> str:
+def _fingerprints(
+    files: Sequence[Path], formats: Sequence[FileFormat], base: Path, settings: CorpusConfig
+) -> tuple[str, ...]:
     """Return a digest of the files' names, sizes and times, and of all that decides which sentences are read from them.
 
-    It is stored in dataset.json: another value makes a resumed build read and compare the whole corpus.
+    One for each version of the extractor from the first to this one, whose digest is stored in dataset.json: another
+    value makes a resumed build read and compare the whole corpus.
     """
-    # The first version was 1 and is part of the fingerprints of all formats; new rules for dumps leave those of other
-    # text as they are.
-    extractor = EXTRACTOR_VERSION if "wikipedia" in formats else 1
     # Not the path, since text may be moved, nor the weight, which decides how often documents are drawn. Another field
     # in CorpusConfig changes every fingerprint: a build that resumes then reads and compares the whole text.
     rules = settings.model_dump_json(exclude={"path", "weight"})
-    total = hashlib.sha256(f"{rules} {SPLITTER_VERSION} wikitext/{extractor}\n".encode())
+    # The first version was 1 and is part of the fingerprints of all formats; new rules for dumps leave those of other
+    # text as they are.
+    versions = [version if "wikipedia" in formats else 1 for version in range(1, EXTRACTOR_VERSION + 1)]
+    totals = [hashlib.sha256(f"{rules} {SPLITTER_VERSION} wikitext/{version}\n".encode()) for version in versions]
     for path in files:
         watched().alive()  # over a network a listing takes long, and next to no processor
         size, modified_ns = size_and_time(path)
-        # A name need not be UTF-8.
-        total.update(os.fsencode(path.relative_to(base).as_posix()))
-        total.update(f"\0{size}\0{modified_ns}\n".encode())
-    return total.hexdigest()
+        for total in totals:
+            # A name need not be UTF-8.
+            total.update(os.fsencode(path.relative_to(base).as_posix()))
+            total.update(f"\0{size}\0{modified_ns}\n".encode())
+    return tuple(total.hexdigest() for total in totals)
+
+
+def _combined(fingerprints: Sequence[str]) -> str:
+    if len(fingerprints) == 1:
+        return fingerprints[0]
+    return hashlib.sha256("\n".join(fingerprints).encode()).hexdigest()
 
 
 def _text_bytes(path: Path, kind: FileFormat) -> int:
