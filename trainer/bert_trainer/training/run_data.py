@@ -101,7 +101,7 @@ def open_data(folder: RunFolder, world: World) -> RunData:
     on_rank_0(world, lambda: _check_folders(config, before))
     # Files are opened on rank 0, which broadcasts the result: all ranks see the same shards, and a mistake in them is
     # reported once.
-    vocabulary = on_rank_0(world, lambda: _with_settings(folder, _read_vocabulary(config)))
+    vocabulary = on_rank_0(world, lambda: _with_settings(folder, _read_vocabulary(config), before))
     # A run that has begun has read these very files: trouble with them is no mistake in the configuration.
     training, evaluation = on_rank_0(
         world, lambda: _open_stages(folder, vocabulary, before), has_trained=bool(before.record)
@@ -168,11 +168,12 @@ def _read_vocabulary(config: RunConfig) -> Vocabulary:
     return vocabulary
 
 
-def _with_settings(run: RunFolder, vocabulary: Vocabulary) -> Vocabulary:
+def _with_settings(run: RunFolder, vocabulary: Vocabulary, before: _Before) -> Vocabulary:
     """Return the vocabulary with the settings that split the run's text, and record those that no default says.
 
     Those that the run began with count first: what lies beside other programs' weights may be gone when it resumes.
-    Text that was prepared was split as the data set says; else it is what lies beside the vocabulary and the weights.
+    Text that was prepared was split as the data set says, and what a run has learnt without such a record, as an
+    earlier release did, as its vocabulary says; else it is what lies beside the vocabulary and the weights.
 
     Raises:
         InputError: settings that are not carried out here, or that contradict each other.
@@ -183,7 +184,8 @@ def _with_settings(run: RunFolder, vocabulary: Vocabulary) -> Vocabulary:
         return vocabulary if recorded is None else replace(vocabulary, said=recorded.settings)
     start = config.initial_checkpoint
     if start is not None and start.load != "none":
-        if any(isinstance(stage, PretrainStage) for stage in config.stages) and _is_prepared(config):
+        pretrains = any(isinstance(stage, PretrainStage) for stage in config.stages)
+        if before.has_learnt or (pretrains and _is_prepared(config)):
             _warn_of_other_settings(start, vocabulary)
         else:
             vocabulary = with_settings_of(Path(start.path), vocabulary)
@@ -201,16 +203,18 @@ def _is_prepared(config: RunConfig) -> bool:
 
 
 def _warn_of_other_settings(start: InitialCheckpoint, vocabulary: Vocabulary) -> None:
-    theirs, ours = read_settings(Path(start.path)), vocabulary.settings
-    if theirs is not None and replace(theirs.plainly(None), lower_case=None) != replace(
-        ours.plainly(None), lower_case=None
-    ):
-        logger.warning(
-            "%s: its tokenizer splits text with %s; the data set was split with %s, which is what counts",
-            start.path,
-            theirs,
-            ours,
-        )
+    ours = vocabulary.settings
+    try:
+        theirs = read_settings(Path(start.path))
+    except InputError as error:
+        problem = error.message
+    else:
+        if theirs is None or replace(theirs.plainly(None), lower_case=None) == replace(
+            ours.plainly(None), lower_case=None
+        ):
+            return
+        problem = f"{start.path}: its tokenizer splits text with {theirs}"
+    logger.warning("%s; the text of this run was split with %s, which is what counts", problem, ours)
 
 
 def _open_stages(
