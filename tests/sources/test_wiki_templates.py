@@ -95,3 +95,18 @@ def test_a_sentence_with_a_hole_is_dropped_and_counted(tmp_path: Path, caplog: p
         (document,) = open_corpora([CorpusConfig(path=str(path))]).documents()
     assert document.sentences == ("The river is long.", "It is 5 to 7 km deep.")
     assert "skipped 1 sentences with a template that is not known" in caplog.text
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_rendered_templates_are_counted_beside_dropped_sentences(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, num_processes: int
+) -> None:
+    path = tmp_path / "wiki.xml"
+    kept = "It is {{convert|5|km}} wide. It has {{formatnum:7}} {{nowrap|{{val|5}}}} towns.{{cn}} It is {{odd|5}} long."
+    path.write_bytes(dump(page("A", kept), page("B", "It is {{convert|5|km}} wide."), page("C", "* {{val|5}}")))
+    caplog.set_level(logging.INFO)
+    assert len(list(open_corpora([CorpusConfig(path=str(path))], num_processes=num_processes).documents())) == 2
+    assert (
+        f"{path}: skipped 1 articles without prose, 1 sentences with a template that is not known; 5 templates rendered"
+        in caplog.messages
+    )

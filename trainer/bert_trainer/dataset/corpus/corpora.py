@@ -29,7 +29,7 @@ from bert_trainer.dataset.corpus.formats.recognition import (
 )
 from bert_trainer.dataset.corpus.formats.streams import content_bytes, size_and_time
 from bert_trainer.dataset.corpus.formats.wikipedia import SENTENCES_WITH_HOLES, read_wikipedia
-from bert_trainer.dataset.corpus.formats.wikitext import EXTRACTOR_VERSION
+from bert_trainer.dataset.corpus.formats.wikitext import EXTRACTOR_VERSION, RENDERED
 from bert_trainer.dataset.corpus.languages import check_language
 from bert_trainer.dataset.corpus.python_docs import python_docs_fingerprint, read_python_docs
 from bert_trainer.dataset.corpus.sentences import LONGEST_SENTENCE, SPLITTER_VERSION, LongSentences, long_sentences
@@ -116,15 +116,14 @@ class Corpus:
                 document if self.settings.weight == document.weight else replace(document, weight=self.settings.weight)
             )
         skipped[_WITHOUT_TEXT] = len(without_text)
+        rendered = skipped.pop(RENDERED, 0)
         summary = ", ".join(f"{count:,} {reason}" for reason, count in sorted((+skipped).items()))
+        parts = [f"{rendered:,} {RENDERED}"] if rendered else []
         if summary:
-            logger.log(
-                logging.WARNING if _is_remarkable(skipped) else logging.INFO,
-                "%s: skipped %s%s",
-                shown(self.source),
-                summary,
-                f" ({name_some(without_text)})" if without_text else "",
-            )
+            parts.insert(0, f"skipped {summary}{f' ({name_some(without_text)})' if without_text else ''}")
+        if parts:
+            level = logging.WARNING if _is_remarkable(skipped) else logging.INFO
+            logger.log(level, "%s: %s", shown(self.source), "; ".join(parts))
         self._warn_of_long_sentences(long_sentences.since(before), kept, characters)
         if not number:
             raise InputError(f"{self.source}: holds no text{f' (skipped {summary})' if summary else ''}; {EXPECTED}")

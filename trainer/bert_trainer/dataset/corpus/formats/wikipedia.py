@@ -77,7 +77,7 @@ class Articles:
     texts: tuple[tuple[str, str], ...]
     """Name and sentences, in lines, of each document: as one text they take a tenth of the memory."""
     skipped: Counter[str]
-    """Pages by the reason why they are no documents, and sentences that were dropped."""
+    """Pages by the reason why they are no documents, sentences that were dropped, and templates that were rendered."""
     warnings: tuple[str, ...]
     """A warning for each page that a reader would miss."""
     long_sentences: LongSentences
@@ -87,7 +87,10 @@ class Articles:
 def read_wikipedia(
     path: Path, *, language: str, num_processes: int, check: Callable[[], None], skipped: Counter[str]
 ) -> Iterator[Document]:
-    """Yield the articles of a dump, in its order. skipped: counts the skipped pages by reason.
+    """Yield the articles of a dump, in its order.
+
+    skipped: counts the skipped pages by reason, beside them dropped sentences (``SENTENCES_WITH_HOLES``) and rendered
+    templates (``wikitext.RENDERED``).
 
     Memory: per process a few hundred pages at a time.
 
@@ -172,11 +175,12 @@ def _text_of(
 ) -> tuple[tuple[str, str] | None, str | None]:
     """Return the name and the sentences of an article, or why it is none.
 
-    long: counts those that were too long. skipped: those that miss what a template showed.
+    long: counts those that were too long. skipped: those that miss what a template showed, and templates rendered.
     """
+    counts: Counter[str] = Counter()
     wikitext = page.findtext("revision/text") or ""
     try:
-        paragraphs = extract_paragraphs(wikitext, part.dropped_namespaces)
+        paragraphs = extract_paragraphs(wikitext, part.dropped_namespaces, counts)
     except CostlyMarkupError:
         return None, _COSTLY
     except (BrokenMarkupError, RecursionError):  # the second from nodes nested deeper than Python's stack
@@ -192,6 +196,7 @@ def _text_of(
         skipped[SENTENCES_WITH_HOLES] += len(found) - len(sentences)
     if not sentences:
         return None, "articles without prose"
+    skipped += counts
     return (f"{part.path}#{page.findtext('title', '?')}", "\n".join(sentences)), None
 
 

@@ -12,7 +12,9 @@ and reads no clock, so that the same pages are skipped on every machine.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import mwparserfromhell
 from mwparserfromhell.nodes import (
@@ -34,6 +36,9 @@ from bert_trainer.dataset.corpus.formats.wiki_templates import is_annotation, is
 
 EXTRACTOR_VERSION = 3
 """Raised whenever the same page would yield other text: it is part of the fingerprint of every dump."""
+
+RENDERED = "templates rendered"
+"""What is counted of the templates whose text stands in a page, those inside others as well."""
 
 HOLE = "\ufdd0"
 """Stands in a paragraph where a template showed something that is not known; the sentence around it is no sentence."""
@@ -103,10 +108,22 @@ class CostlyMarkupError(MarkupError):
     """It would take longer to parse than any page that is meant to be read."""
 
 
-def extract_paragraphs(wikitext: str, dropped_namespaces: frozenset[str]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What nodes are shown with, of one page."""
+
+    dropped: frozenset[str]
+    """Lower-cased names of namespaces whose links show no text."""
+    counts: Counter[str]
+
+
+def extract_paragraphs(
+    wikitext: str, dropped_namespaces: frozenset[str], counts: Counter[str] | None = None
+) -> list[str]:
     """Return the paragraphs of a page, each on one line, without markup; with ``HOLE`` where something is missing.
 
-    dropped_namespaces: lower-cased names of those whose links show no text: files and categories.
+    dropped_namespaces: lower-cased names of those whose links show no text: files and categories. counts: counts the
+    templates that were rendered, as ``RENDERED``.
 
     Raises:
         MarkupError: as ``check_markup``; or the parser gave up.
@@ -122,7 +139,7 @@ def extract_paragraphs(wikitext: str, dropped_namespaces: frozenset[str]) -> lis
         code = mwparserfromhell.parse(visible, skip_style_tags=True)
     except ParserError as error:
         raise BrokenMarkupError from error
-    text = "".join(_show(code, dropped_namespaces))
+    text = "".join(_show(code, _Rules(dropped_namespaces, Counter() if counts is None else counts)))
     lines = (line for line in text.split("\n") if line)
     paragraphs = (_tidy(line) for line in lines if not line.lstrip().startswith(_LIST_MARK))
     # What ends with a colon announces a list, a table or a formula that is gone.
@@ -234,66 +251,68 @@ def _without_tables(text: str) -> str:
     return "".join((*pieces, text[position:]))
 
 
-def _show(code: Wikicode | None, dropped: frozenset[str]) -> Iterator[str]:
+def _show(code: Wikicode | None, rules: _Rules) -> Iterator[str]:
     """Yield the text that a reader of the page sees, list items behind their mark."""
     for node in code.nodes if code is not None else ():
-        yield from _SHOW[type(node)](node, dropped)
+        yield from _SHOW[type(node)](node, rules)
 
 
-def _show_text(node: Text, _: frozenset[str]) -> Iterator[str]:
+def _show_text(node: Text, _: _Rules) -> Iterator[str]:
     yield str(node.value)
 
 
-def _show_nothing(node: Node, _: frozenset[str]) -> Iterator[str]:
+def _show_nothing(node: Node, _: _Rules) -> Iterator[str]:
     yield ""
 
 
-def _show_heading(node: Heading, _: frozenset[str]) -> Iterator[str]:
+def _show_heading(node: Heading, _: _Rules) -> Iterator[str]:
     yield "\n"
 
 
-def _show_entity(node: HTMLEntity, _: frozenset[str]) -> Iterator[str]:
+def _show_entity(node: HTMLEntity, _: _Rules) -> Iterator[str]:
     try:
         yield node.normalize()
     except (ValueError, OverflowError):  # a number that is no character
         yield ""
 
 
-def _show_external_link(node: ExternalLink, dropped: frozenset[str]) -> Iterator[str]:
+def _show_external_link(node: ExternalLink, rules: _Rules) -> Iterator[str]:
     if node.brackets:
-        yield from _show(node.title, dropped)
+        yield from _show(node.title, rules)
 
 
-def _show_tag(node: Tag, dropped: frozenset[str]) -> Iterator[str]:
+def _show_tag(node: Tag, rules: _Rules) -> Iterator[str]:
     # Without HTML, what is left as tags is lists and rules of wiki markup.
     yield _LIST_MARK if str(node.tag) in _ITEM_TAGS else "\n"
 
 
-def _show_wikilink(node: Wikilink, dropped: frozenset[str]) -> Iterator[str]:
+def _show_wikilink(node: Wikilink, rules: _Rules) -> Iterator[str]:
     title = str(node.title).strip()
     if not title.startswith(":"):
-        if title.partition(":")[0].strip().lower() in dropped and ":" in title:
+        if title.partition(":")[0].strip().lower() in rules.dropped and ":" in title:
             return
         if node.text is None and _INTERLANGUAGE.match(title):
             return
     # str(node.text) would do, but every link around this one would put that text together again: quadratic.
     if node.text is not None and any(not isinstance(part, Text) or part.value.strip() for part in node.text.nodes):
-        yield from _show(node.text, dropped)
+        yield from _show(node.text, rules)
     else:
         yield title.removeprefix(":")
 
 
-def _show_template(node: Template, dropped: frozenset[str]) -> Iterator[str]:
+def _show_template(node: Template, rules: _Rules) -> Iterator[str]:
     name = str(node.name).strip().replace("_", " ").lower()
     if name.startswith("formatnum:"):
+        rules.counts[RENDERED] += 1
         yield str(node.name).partition(":")[2].strip()
         return
     if is_annotation(name):
         return
     shown = None
     if is_shown(name):
-        given = {str(it.name).strip(): "".join(_show(it.value, dropped)).strip() for it in node.params}
+        given = {str(it.name).strip(): "".join(_show(it.value, rules)).strip() for it in node.params}
         shown = show_template(name, given)
+        rules.counts[RENDERED] += shown is not None
     yield HOLE if shown is None else shown
 
 
