@@ -55,6 +55,10 @@ _MAY_BE_TRAINED_ON_BEFORE = re.compile(
 _IS_AN_AMOUNT_IN_TEXT = re.compile(r'spec\.(worker\.)?resources\.cpu: got "')
 
 
+# Variables and the fields that decide them may both come from a profile.
+_CONTRADICTS_A_FIELD = re.compile(r'spec\.env\[\d+\]\.value: got "[^"]*" for [A-Z0-9_]+; allowed: ')
+
+
 _IS_A_LABEL = re.compile(r"spec\.stages\[\d+\]\.finetune\.data\.labels\[\d+\]: got .* again;", re.DOTALL)
 
 
@@ -65,6 +69,7 @@ def is_for_the_controller(problems: list[str]) -> bool:
         or problem.startswith("spec.slotsPerWorker: got 1; allowed: a multiple of cpu.")
         or _MAY_COME_FROM_A_PROFILE.match(problem)
         or _MAY_BE_TRAINED_ON_BEFORE.match(problem)
+        or _CONTRADICTS_A_FIELD.match(problem)
         or _IS_A_LABEL.match(problem)
         or _IS_AN_AMOUNT_IN_TEXT.match(problem)
         for problem in problems

@@ -136,6 +136,13 @@ def test_what_up_to_0_1_0_was_frozen_with_lamb_is_taken_over() -> None:
     )
 
 
+def test_what_is_frozen_with_adamw_is_taken_over_from_a_definition_that_fills_in_lamb() -> None:
+    """That of 0.1.0, after a way back: whatever writes the job meanwhile leaves the default in it."""
+    before = render_config_map(frozen_job(with_batches(64, 64)))
+    assert agrees(before, frozen_job(with_batches(64, 64, name="lamb")), lambda _: False)
+    assert not agrees(before, frozen_job(with_batches(64, 65_536, name="lamb")), lambda _: False)
+
+
 def test_a_started_job_is_read_without_a_name() -> None:
     assert parse_started_job(sample_document()).spec.optimizer.name is None
 

@@ -253,9 +253,13 @@ def _as_clipped(own: OptimizerSpec, before: OptimizerSpec) -> OptimizerSpec:
 
 
 def _optimizer_as_found(own: JobSpec, found: JobSpec) -> JobSpec:
-    """Undo the choice of an optimizer: up to 0.1.0 a job that named none had LAMB whatever its batches."""
-    is_chosen = own.optimizer.name == choose_optimizer(largest_batch(own))
-    return with_optimizer(own, "lamb") if is_chosen and found.optimizer.name == "lamb" else own
+    """Undo the choice of an optimizer: up to 0.1.0 a job that named none had LAMB whatever its batches.
+
+    In both directions: 0.1.0's definition fills LAMB into a job that this release has frozen with the one it chose.
+    """
+    chosen = choose_optimizer(largest_batch(own))
+    is_chosen = {own.optimizer.name, found.optimizer.name} == {"lamb", chosen}
+    return with_optimizer(own, found.optimizer.name) if is_chosen else own
 
 
 def _without_former_default(own: tuple[Stage, ...], found: tuple[Stage, ...]) -> tuple[Stage, ...]:
