@@ -98,6 +98,7 @@ def live_full_lives(jobs: Jobs) -> None:
         jobs.create("retried", prepare=True, workers=2, runPolicy={"ttlSecondsAfterFinished": 0})
         jobs.create("taken-job")
         jobs.create("taken-mpi-job", workers=2)
+        jobs.create("taken-config")
         jobs.wait_phase("retried", "Running", attempt=4)
         # The same Events a second time are counted, not written again.
         for _ in range(2):
@@ -110,9 +111,16 @@ def live_full_lives(jobs: Jobs) -> None:
         wait_until(lambda: jobs.is_gone("retried"), 30, "the job that has outlived its TTL to go")
         for name in ("taken-job", "taken-mpi-job"):
             wait_until(lambda name=name: jobs.children(name), 30, "a child of another name")
+        # What has no other name is waited for, and the job is read before its attempt is tried again.
+        jobs.wait("taken-config", lambda status: status.get("reason") is not None, "a word about the name")
+        api.delete("v1/configmaps", "taken-config-frozen", namespace).expect()
+        wait_until(lambda: jobs.children("taken-config"), 30, "the name to be noticed as free")
 
 
 def take_names(api: Api, namespace: str) -> None:
+    api.create(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "taken-config-frozen"}}, namespace
+    ).expect()
     template = {"spec": {"containers": [{"name": "main", "image": "busybox"}], **NO_SCHEDULER}}
     job: Json = {"template": {"spec": {**template["spec"], "restartPolicy": "Never"}}, "suspend": True}
     replicas = {"Launcher": {"template": template}, "Worker": {"template": template}}

@@ -257,9 +257,8 @@ def _optimizer_as_found(own: JobSpec, found: JobSpec) -> JobSpec:
 
     In both directions: 0.1.0's definition fills LAMB into a job that this release has frozen with the one it chose.
     """
-    chosen = choose_optimizer(largest_batch(own))
-    is_chosen = {own.optimizer.name, found.optimizer.name} == {"lamb", chosen}
-    return with_optimizer(own, found.optimizer.name) if is_chosen else own
+    chosen, name = choose_optimizer(largest_batch(own)), found.optimizer.name
+    return own if name is None or {own.optimizer.name, name} != {"lamb", chosen} else with_optimizer(own, name)
 
 
 def _without_former_default(own: tuple[Stage, ...], found: tuple[Stage, ...]) -> tuple[Stage, ...]:
