@@ -72,7 +72,7 @@ PLACES: dict[str, tuple[tuple[str | int, ...], Any, Names, Names]] = {
     "server": (("output", "volume"), {"nfs": {"server": "NAME", "path": "/"}}, SERVERS, NO_SERVERS),
     "secret": (("env",), [{"name": "A", "secret": {"name": "NAME", "key": "a"}}], SUBDOMAIN, NO_SUBDOMAIN),
     "config map": (("env",), [{"name": "A", "configMap": {"name": "NAME", "key": "a"}}], SUBDOMAIN, NO_SUBDOMAIN),
-    "secret of many": (("envFrom",), [{"secret": "NAME"}], SUBDOMAIN, NO_SUBDOMAIN),
+    "secret of many": (("envFrom",), [{"secret": "NAME"}], SUBDOMAIN, NO_SUBDOMAIN),  # pragma: allowlist secret
     "config map of many": (("envFrom",), [{"configMap": "NAME"}], SUBDOMAIN, NO_SUBDOMAIN),
     "device claim": (CLAIMS, [{"name": "a", "resourceClaimName": "NAME"}], SUBDOMAIN, NO_SUBDOMAIN),
     "device template": (CLAIMS, [{"name": "a", "resourceClaimTemplateName": "NAME"}], SUBDOMAIN, NO_SUBDOMAIN),
