@@ -31,7 +31,7 @@ WHILE_TRAINING = {
 
 
 def accuracy(share: float, masked_tokens: int) -> Accuracy:
-    return Accuracy(share, None, 6.0, samples=100, masked_tokens=masked_tokens)
+    return Accuracy(share, None, None, 6.0, samples=100, masked_tokens=masked_tokens)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file, save
 
 from bert_trainer.checkpoints.checkpoint import MODEL_FILE, OPTIMIZER_FILE, OWN_SUM_KEY, manifest_sum, sha256_of
 from bert_trainer.checkpoints.initial_weights import read_source
@@ -77,6 +77,13 @@ def _files(kind: str) -> Callable[[Path], Iterator[bytes]]:
     return seeds
 
 
+def _wrapped(tensors: dict[str, torch.Tensor]) -> Iterator[bytes]:
+    """Yield a model as DistributedDataParallel saves it, and two encoders in one file."""
+    yield save({f"module.{name}": tensor for name, tensor in tensors.items()})
+    tables = {name: tensor for name, tensor in tensors.items() if name.endswith("word_embeddings.weight")}
+    yield save({f"{side}.{name}": it.clone() for side in ("query", "passage") for name, it in tables.items()})
+
+
 def _spoiled(name: str, content: bytes) -> Iterator[bytes]:
     """Yield what a file may hold in place of its content, by its name."""
     if name == _MANIFEST:
@@ -95,6 +102,7 @@ def _spoiled(name: str, content: bytes) -> Iterator[bytes]:
         yield from (content[:-9], content[:40], b"\xff" * 8 + content[8:], b"\2\0\0\0\0\0\0\0{}")
         wrong = content.replace(b'"F32"', b'"I64"', 1).replace(b'"F32"', b'"F8_E4M3"', 1)
         yield from (wrong, content.replace(b'"F32"', b'"BF16"', 1), content.replace(b"bert.", b"b\\u1b.", 1))
+        yield from _wrapped(load(content))
     elif name.endswith(".bin"):
         yield from spoiled_archives(content)
     elif name.endswith(".index"):

@@ -166,7 +166,10 @@ READERS = (
         modules=("bert_trainer.dataset.tokens.wordpiece",),
         leaves_out=(
             *("train_vocabulary", "describe_unknown", "_normalizer", "_alphabet", "make_tokenizer", "__init__"),
-            *("encode", "encode_words", "locate_words", "_encodings", "continuations", "size"),
+            *("encode", "encode_words", "locate_words", "_encodings", "continuations", "size", "settings"),
+            *("find_vocabulary_file", "as_vocabulary_file", "_as_lines", "_read_json", "read_tokens"),
+            "check_unknown",
+            *("__iter__", "_shortened", "_short_words", "_has_long_run"),
         ),
         file_name="vocab.txt",
     ),

@@ -21,6 +21,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
 
+_NEWER_STDLIB = {"compression"}
+"""Of Python 3.14; before it a backport does the same."""
+
+
 def declared(*extras: str) -> list[Requirement]:
     groups = [PROJECT["dependencies"], *(EXTRAS[extra] for extra in extras)]
     return [Requirement(line) for group in groups for line in group]
@@ -35,7 +39,7 @@ def imported_modules(package: Path) -> set[str]:
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module.split(".")[0])
-    return found - {package.name} - sys.stdlib_module_names
+    return found - {package.name} - sys.stdlib_module_names - _NEWER_STDLIB
 
 
 def locked() -> dict[str, set[str]]:

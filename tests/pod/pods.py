@@ -21,8 +21,12 @@ DEADLINE_S = PATIENCE_S
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 POD = (sys.executable, "-m", "bert_trainer.pod")
 
+WAITS = "time.sleep(300)"
+"""The last line of PATIENT, for tests that put something before it."""
+
 # Says that it is there, leaves with 3 on SIGUSR1 as the trainer does, and gives up after a while.
-PATIENT = """
+PATIENT = (
+    """
 import os, signal, socket, sys, time
 rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK", "0")
 def leave(number, frame):
@@ -35,8 +39,9 @@ signal.signal(signal.SIGUSR1, leave)
 if rank == "0":
     print("bert-trainer/1 event=progress stage=phase1 step=6 steps=10", flush=True)
 print("rank", rank, "on", socket.gethostname(), "with", repr(os.environ.get("TOKEN")), flush=True)
-time.sleep(300)
 """
+    + WAITS
+)
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -68,8 +68,8 @@ def test_ranks_run_on_both_hosts_and_leave_together(
     own = flavour.variables()
     command = PROGRAM[:2] + (
         pods.PATIENT.replace(
-            "time.sleep(30)",
-            "print('greeting', os.environ.get('GREETING'), os.environ['OMP_NUM_THREADS'], flush=True)\ntime.sleep(30)",
+            pods.WAITS,
+            "print('greeting', os.environ.get('GREETING'), os.environ['OMP_NUM_THREADS'], flush=True)\n" + pods.WAITS,
         ),
     )
     variables = {"GREETING": "a 'b' $c", "OMP_NUM_THREADS": "3", "BERT_ATTEMPT": "1", **own}
@@ -96,9 +96,9 @@ def test_a_drained_host_s_rank_is_asked_to_leave(flavour: Flavour, cluster: ssh_
     # As the trainer's ranks do, these agree to leave: here by a file.
     agreed = tmp_path / "agreed"
     program = pods.PATIENT.replace(
-        "time.sleep(30)",
+        pods.WAITS,
         f"path = {str(agreed)!r}\nwhile rank == '0' and not os.path.exists(path): time.sleep(0.05)\n"
-        "if rank == '0': leave(0, None)\ntime.sleep(30)",
+        "if rank == '0': leave(0, None)\n" + pods.WAITS,
     ).replace("def leave(number, frame):", f"def leave(number, frame):\n    open({str(agreed)!r}, 'w').close()")
     own = {"BERT_ATTEMPT": "1", **flavour.variables()}
     with (

@@ -61,9 +61,9 @@ def test_ranks_run_in_workers_and_stop_together(cluster: ssh_hosts.Cluster, tmp_
 def test_a_worker_that_is_ended_stops_all_ranks(cluster: ssh_hosts.Cluster, tmp_path: Path) -> None:
     # Rank 0, in the other worker, learns of it as the trainer does: from the ranks themselves.
     agree = pods.PATIENT.replace(
-        "time.sleep(30)",
+        pods.WAITS,
         "path = os.environ['BERT_AGREE']\nwhile rank == '0' and not os.path.exists(path): time.sleep(0.05)\n"
-        "if rank == '0': leave(0, None)\ntime.sleep(30)",
+        "if rank == '0': leave(0, None)\n" + pods.WAITS,
     ).replace("def leave(number, frame):", "def leave(number, frame):\n    open(os.environ['BERT_AGREE'], 'w').close()")
     variables = {"BERT_AGREE": str(tmp_path / "agree"), "BERT_ATTEMPT": "1"}
     with (

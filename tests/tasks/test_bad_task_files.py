@@ -211,8 +211,8 @@ def test_a_file_that_the_stage_does_not_name_is_asked_for(tmp_path: Path, name: 
     [
         (b"text\tlabel\none\tx\ntwo\t \n", ".tsv", "train.tsv:3: 'label' is empty; allowed: a label"),
         (b"text\tlabel\none\tx\n\xff\ty\n", ".tsv", "train.tsv: not UTF-8 at byte offset 17 (byte 0xff)"),
-        ("text\tlabel\none\tx\n".encode("utf-16"), ".tsv", "begins with the byte order mark of UTF-16LE"),
-        ("text\tlabel\none\tx\n".encode("utf-16-le"), ".tsv", "train.tsv:1: got a NUL byte; allowed: UTF-8 text"),
+        ("text\tlabel\none\tx\n".encode("utf-16"), ".tsv", "train.tsv: got text in UTF-16, by its first bytes"),
+        ("text\tlabel\none\tx\n".encode("utf-16-le"), ".tsv", "iconv -f UTF-16LE -t UTF-8 train.tsv"),
         (b"text\tlabel\none\tx\ntwo\t\0\n", ".tsv", "train.tsv:3: got a NUL byte"),
         (b"text\tlabel\none\tx\ntwo\n", ".tsv", "train.tsv:3: got 1 fields; allowed: 2, one for each column"),
         (b"text\tlabel\none\tx\tmore\n", ".tsv", "train.tsv:2: got 3 fields; allowed: 2, one for each column"),
