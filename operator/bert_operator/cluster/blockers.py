@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.cluster.object_summaries import ChildSummary, PodSummary
 from bert_operator.cluster.remedies import (
+    IMAGE_NAMES,
     how_to_be_admitted,
     how_to_fit_quota,
     how_to_mount,
@@ -244,8 +245,7 @@ def _waiting_blocker(pod: PodSummary) -> Blocker | None:
         # Written in place of the tag by this operator, perhaps.
         again = ", or push the image of this digest again" if "@sha256:" in details else ""
         remedy = how_to_pull(said) or (
-            "correct spec.image, or the volume's image.reference, whichever is named, or name the registry's "
-            "credentials in spec.imagePullSecrets"
+            f"correct {IMAGE_NAMES}, or name the registry's credentials in spec.imagePullSecrets"
         )
         return Blocker(reason=BlockerReason.IMAGE_PULL_FAILED, message=f"Pod {pod.name}: {said}. Next: {remedy}{again}")
     if reason not in _CONFIG_REASONS:

@@ -183,6 +183,8 @@ _ADMISSION = _table(
 
 _HTTP = r"(?<![\w.:/@-])"
 """Before a status of HTTP: what stands before a number in an image's name, such as a tag or a port, does not."""
+IMAGE_NAMES = "spec.image, or the volume's image.reference, whichever is named"
+"""Where a pod's images are named: kubelet reports a volume's image, too, as one that a container waits for."""
 _PULLS = _table(
     (
         rf"toomanyrequests|rate limit|{_HTTP}429\b",
@@ -190,12 +192,13 @@ _PULLS = _table(
     ),
     (
         rf"unauthorized|authentication required|access denied|denied:|{_HTTP}40[13]\b",
-        "name the registry's credentials in spec.imagePullSecrets, or correct spec.image, or the volume's "
-        "image.reference: registries refuse names that they do not have as well",
+        "name the registry's credentials in spec.imagePullSecrets, or correct "
+        f"{IMAGE_NAMES}: registries refuse names that they do not have as well",
     ),
     (
         r"no such host|i/o timeout|connection refused|network is unreachable|deadline exceeded|TLS handshake|x509",
-        "see that the node reaches the registry and trusts its certificate; or correct spec.image, if it names another",
+        "see that the node reaches the registry and trusts its certificate; or, if another registry was meant, correct "
+        f"{IMAGE_NAMES}",
     ),
     (r"no space left", "kubectl describe node: its disk is full; have it cleaned up"),
     (
@@ -204,7 +207,8 @@ _PULLS = _table(
     ),
     (
         r"ErrImageNeverPull|pull policy of Never",
-        "load the image into the node, or set another spec.imagePullPolicy",
+        "load the image into the node, or have it pulled by another spec.imagePullPolicy or volume's image.pullPolicy; "
+        f"or correct {IMAGE_NAMES}",
     ),
 )
 

@@ -37,7 +37,7 @@ from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.system.atomic_files import disk_errors
-from bert_trainer.system.files import shown
+from bert_trainer.system.files import shown, unreadable
 
 _FORMS = MappingProxyType({"gelu": "gelu, with the error function", "gelu_new": "gelu_new, by tanh"})
 _OF_OTHERS = (
@@ -84,9 +84,7 @@ def import_weights(
     try:
         return _import(path, kind, output, form, vocabulary_file, model_file)
     except OSError as error:
-        raise InputError(
-            f"{error.filename or path}: cannot be read ({error.strerror})", hint="check its owner and rights"
-        ) from error
+        raise unreadable(error.filename or path, error) from error
 
 
 def _import(

@@ -39,6 +39,12 @@ def shown(path: Path | str) -> str:
     return "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in text)
 
 
+def unreadable(path: Path | str, error: OSError | ValueError) -> InputError:
+    """Return the refusal of a file that the system does not give: no right to it, a broken disk, a NUL in its path."""
+    cause = getattr(error, "strerror", None) or error
+    return InputError(f"{shown(path)}: cannot be read ({cause})", hint="check its owner and rights, and its disk")
+
+
 def files_below(root: Path) -> list[Path]:
     """Return the files that ``search_below`` finds; raises as that does."""
     return search_below(root).files

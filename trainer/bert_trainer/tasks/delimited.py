@@ -15,7 +15,7 @@ from typing import Any
 
 from bert_trainer.dataset.corpus.formats.streams import LONGEST_LINE_BYTES, read_lines
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
+from bert_trainer.system.files import shown, unreadable
 
 MAX_ROWS = 5_000_000
 """Of a file; QQP and MNLI have 0.4 million. All examples are kept in memory, at some 500 bytes each beside the text."""
@@ -60,7 +60,7 @@ def require_file(path: Path) -> None:
             return
         exists = path.exists()
     except (OSError, ValueError) as error:  # the second from a NUL in the path
-        raise InputError(f"{shown(path)}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise unreadable(path, error) from error
     if exists:
         raise InputError(
             f"{shown(path)}: got a folder, a pipe or a device; allowed: a file", hint="name a file on disk"

@@ -42,7 +42,9 @@ def run_cost(arguments: argparse.Namespace, context: Context) -> int:
         try:
             table = arguments.prices.read_text()
         except (OSError, ValueError) as error:
-            raise InputError(f"--prices {arguments.prices}: cannot be read ({error})") from error
+            raise InputError(
+                f"--prices {arguments.prices}: cannot be read ({error})", hint="check the path and the file's rights"
+            ) from error
     # Before the cluster is asked: a price that is none says so at once.
     prices = parse_prices(arguments.price, table, source=str(arguments.prices))
     job = read_job(context.kubectl, arguments.name)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from bert_trainer.dataset.shards.header import REBUILD
 from bert_trainer.errors import InputError
 from bert_trainer.system.crc32c import masked_crc32c
+from bert_trainer.system.files import unreadable
 
 HEADER = struct.Struct("<QI")
 FOOTER = struct.Struct("<I")
@@ -75,7 +76,7 @@ def opened_records(path: Path) -> Iterator[BinaryIO]:
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file", hint=REBUILD) from error
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})", hint="check its owner and rights") from error
+        raise unreadable(path, error) from error
 
 
 def read_first(path: Path, file: BinaryIO) -> bytes | None:

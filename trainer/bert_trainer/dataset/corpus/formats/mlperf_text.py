@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import digest_file, files_in
+from bert_trainer.system.files import digest_file, files_in, unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -178,4 +178,4 @@ def _md5(path: Path, advance: Callable[[int], None]) -> str:
     try:
         return digest_file(path, "md5", advance)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise unreadable(path, error) from error

@@ -13,7 +13,7 @@ from bert_trainer.dataset.corpus.formats.mlperf_text import EVALUATION_FILE, LIS
 from bert_trainer.dataset.corpus.formats.streams import METHODS, read_head
 from bert_trainer.dataset.corpus.formats.zip_archives import is_zip, list_members
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import Search, search_below, shown
+from bert_trainer.system.files import Search, search_below, shown, unreadable
 
 Format = Literal["text", "wikipedia", "jsonLines", "mlperf"]
 FileFormat = Literal["text", "wikipedia", "jsonLines"]
@@ -103,7 +103,7 @@ def find_files(root: Path, wanted: Format | None) -> FoundFiles:
         try:
             members = list_members(root) if is_zip(root) else None
         except OSError as error:
-            raise InputError(f"{shown(root)}: cannot be read ({error.strerror})") from error
+            raise unreadable(root, error) from error
         if members is None or wanted == "mlperf":
             return FoundFiles(wanted, ((root, _format_of(root, wanted)),))
         if len(members) == 1:

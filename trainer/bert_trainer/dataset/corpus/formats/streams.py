@@ -24,6 +24,7 @@ from typing import IO, Any, Literal, Protocol, cast
 from bert_trainer.dataset.corpus.formats.signatures import HEAD_BYTES, refuse_foreign
 from bert_trainer.dataset.corpus.formats.zip_archives import find_archive, member_bytes, open_member
 from bert_trainer.errors import InputError
+from bert_trainer.system.files import unreadable
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -326,7 +327,7 @@ def _errors_named(path: Path, position: _Position) -> Iterator[None]:
         # bz2 reports damage as an OSError without a number.
         if error.errno is None:
             raise _damaged(path, position, error) from error
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise unreadable(path, error) from error
 
 
 def _damaged(path: Path, position: _Position, error: Exception) -> InputError:

@@ -116,7 +116,11 @@ def _read_archive(path: Path, size: int, modified_ns: int) -> zipfile.ZipFile:
     """Read the list of members once for all of them. size, modified_ns: make a replaced archive miss the cache."""
     try:
         _check_directory(path, size)
-        return zipfile.ZipFile(path)
+        archive = zipfile.ZipFile(path)
+        # What stands before the archive shifts every offset; a damaged end shifts them to before the file.
+        if any(info.header_offset < 0 for info in archive.infolist()):
+            raise zipfile.BadZipFile("its list of members is not where its end says")
+        return archive
     except (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError) as error:
         raise InputError(
             f"{shown(path)}: the zip archive is damaged or cut off ({error})",
