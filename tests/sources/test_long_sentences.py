@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -112,11 +111,8 @@ def test_ordinary_text_is_not_told_about(tmp_path: Path, caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize("unit", ["\u201e", "\u201eWort ", "``", "`", "\u00bb", "'Wort ", '"', "(", "\u300c"])
 def test_unclosed_marks_take_time_that_grows_with_the_text_alone(unit: str) -> None:
-    text = (unit * (1 << 17))[: 1 << 17]
-    began_s = time.monotonic()
-    split_sentences(text, "de")
-    # An eighth of a million characters: 15 s and more where all are looked at together.
-    assert time.monotonic() - began_s < 5
+    # Four minutes and more where all are looked at together, beyond the limit of a test.
+    split_sentences((unit * (1 << 19))[: 1 << 19], "de")
 
 
 @settings(max_examples=30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from bert_trainer.checkpoints import tensorflow_export
 from bert_trainer.checkpoints.model_export import export_model
-from bert_trainer.checkpoints.tensorflow_bundle import open_bundle
+from bert_trainer.checkpoints.tensorflow_bundle import open_bundle, write_bundle
 from bert_trainer.checkpoints.tensorflow_import import read_tensorflow_checkpoint
 from bert_trainer.config.model_file import read_activation, read_model_file
 from bert_trainer.config.run_config import ModelFile
@@ -76,6 +77,23 @@ def test_names_back_in_are_bit_by_bit_equal(
     for (name, parameter), (_, other) in zip(model.named_parameters(), back.named_parameters(), strict=True):
         rows = 27 if name in ("embeddings.tokens.weight", "mlm_bias") else len(parameter)
         assert torch.equal(parameter[:rows], other[:rows]), name
+
+
+def test_a_checkpoint_of_a_program_with_bert_in_a_scope_is_the_same_model(tmp_path: Path) -> None:
+    shutil.copytree(GOOGLE, tmp_path / "scoped")
+    prefix = tmp_path / "scoped" / "bert_model.ckpt"
+    bundle = open_bundle(prefix)
+    # The heads stand outside: only the encoder is shared between tasks.
+    scoped = sorted((name if name.startswith("cls/") else f"tower/{name}", name) for name in bundle.entries)
+    tensors = [bundle.read(name) for _, name in scoped]
+    write_bundle(prefix, {name: tensor.shape for (name, _), tensor in zip(scoped, tensors, strict=True)}, tensors)
+    config = model_of(SMALL).config
+    ours, expected = imported(tmp_path / "scoped", config), imported(GOOGLE, config)
+    for (name, parameter), other in zip(ours.named_parameters(), expected.parameters(), strict=True):
+        assert torch.equal(parameter, other), name
+    _, spell = read_tensorflow_checkpoint(tmp_path / "scoped", ours)
+    assert spell("embeddings.tokens.weight") == "tower/bert/embeddings/word_embeddings"
+    assert spell("mlm_bias") == "cls/predictions/output_bias"
 
 
 def test_an_index_of_several_blocks_comes_back(tmp_path: Path, vocabulary: Vocabulary) -> None:

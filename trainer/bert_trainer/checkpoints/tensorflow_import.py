@@ -8,6 +8,7 @@ TensorFlow, and leaves it to ``initial_weights`` whether the tensors are complet
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ from bert_trainer.model.bert import Bert
 from bert_trainer.model.layers import BY_ENTRY
 
 _CONFIG_FILE = "bert_config.json"
+_TABLE = "bert/embeddings/word_embeddings"
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
@@ -50,14 +52,14 @@ def read_tensorflow_checkpoint(path: Path, model: Bert) -> tuple[dict[str, Tenso
         )
     prefix = find_prefix(path)
     check_settings(prefix.parent / _CONFIG_FILE, model)
-    bundle = open_bundle(prefix)
+    bundle, spelled = _open(prefix)
     if _OBJECT_GRAPH in bundle.entries:
         raise InputError(
             f"{index_path(prefix)}: got a checkpoint of TensorFlow 2, which names variables after Python objects; "
             "allowed: one of TensorFlow 1, with names such as bert/embeddings/word_embeddings",
             hint="convert it, for example with transformers, and start from a Hugging Face folder",
         )
-    return _read_tensors(bundle, model), tensorflow_name
+    return _read_tensors(bundle, model), lambda name: spelled.get(tensorflow_name(name), tensorflow_name(name))
 
 
 def list_optimizer_state(path: Path, model: Bert) -> list[str]:
@@ -67,7 +69,20 @@ def list_optimizer_state(path: Path, model: Bert) -> list[str]:
         InputError: as ``read_tensorflow_checkpoint``.
         OSError: as ``read_tensorflow_checkpoint``.
     """
-    return sorted(_training_state(open_bundle(find_prefix(path)), model))
+    bundle, spelled = _open(find_prefix(path))
+    return sorted(spelled[name] for name in _training_state(bundle, model))
+
+
+def _open(prefix: Path) -> tuple[Bundle, dict[str, str]]:
+    """Return a checkpoint without the scope in which a program may have built BERT, and the names with it."""
+    bundle = open_bundle(prefix)
+    scopes = [name.removesuffix(_TABLE) for name in bundle.entries if f"/{name}".endswith(f"/{_TABLE}")]
+    # Of several encoders Google's own is meant, if it is there; else all that is missing is named.
+    scope = scopes[0] if len(scopes) == 1 else ""
+    spelled = {name.removeprefix(scope): name for name in bundle.entries}
+    if len(spelled) < len(bundle.entries):  # one of two would be lost
+        spelled = {name: name for name in bundle.entries}
+    return replace(bundle, entries={name: bundle.entries[theirs] for name, theirs in spelled.items()}), spelled
 
 
 def _training_state(bundle: Bundle, model: Bert) -> set[str]:
