@@ -1,4 +1,4 @@
-"""The table of the replaced recipes names fields that exist, or says why there is none."""
+"""The tables of the replaced recipes name fields that exist, or say why there is none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.section import Section
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "coming-from.md"
+FOLDER = Path(__file__).parents[2] / "docs" / "guides" / "coming-from"
+RECIPES = {page.stem: page.read_text() for page in sorted(FOLDER.glob("*.md")) if page.stem != "README"}
 FIELD = re.compile(r"`((?:spec|metadata)\.[^`\s]*)`")
 # What people look for first; they stand in the project's promises.
 NAMES = [
@@ -101,8 +102,8 @@ AZURE_JOB_KEYS = {
 
 
 def rows(text: str | None = None) -> list[list[str]]:
-    """Return every row of every table of a text, by default the whole page's, as cells."""
-    lines = [line for line in (text or GUIDE.read_text()).splitlines() if line.startswith("|")]
+    """Return every row of every table of a text, by default of all recipes, as cells."""
+    lines = [line for line in (text or "\n".join(RECIPES.values())).splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [row for row in cells if row[0] not in ("there", "---") and not row[0].startswith("---")]
 
@@ -112,9 +113,9 @@ def names_of(row: list[str]) -> list[str]:
     return row[0].removeprefix("`").removesuffix("`").split("`, `")
 
 
-def table_under(line: str) -> list[list[str]]:
-    """Return the rows of the table that follows a line."""
-    return rows(GUIDE.read_text().split(f"\n{line}\n\n")[1].split("\n\n")[0])
+def tables_under(heading: str) -> list[list[str]]:
+    """Return the rows of the tables below a heading of Azure's page."""
+    return rows(RECIPES["azure-ml"].split(f"\n## {heading}\n")[1].split("\n## ")[0])
 
 
 def sections_of(annotation: object) -> list[type[Section]]:
@@ -160,21 +161,21 @@ def test_every_row_has_an_answer_and_a_reason_where_there_is_no_field() -> None:
         assert FIELD.fullmatch(here) or remarks, f"{there}: why is it not needed?"
 
 
-@pytest.mark.parametrize(("line", "keys"), [("`ds_config.json`:", DEEPSPEED_KEYS), ("Job file:", AZURE_JOB_KEYS)])
-def test_every_key_of_azure_s_files_has_a_row(line: str, keys: set[str]) -> None:
-    found = {name for row in table_under(line) for name in names_of(row)}
+@pytest.mark.parametrize(("heading", "keys"), [("ds_config.json", DEEPSPEED_KEYS), ("Job file", AZURE_JOB_KEYS)])
+def test_every_key_of_azure_s_files_has_a_row(heading: str, keys: set[str]) -> None:
+    found = {name for row in tables_under(heading) for name in names_of(row)}
     assert keys - found == set()
 
 
-def test_nothing_stands_twice_in_one_recipe() -> None:
-    for recipe in GUIDE.read_text().split("\n## ")[1:]:
-        names = [
-            name
-            for line in recipe.splitlines()
-            if line.startswith("| `")
-            for name in line.split(" | ")[0].split("`, `")
-        ]
-        assert sorted(set(names)) == sorted(names), recipe.splitlines()[0]
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_nothing_stands_twice_in_one_recipe(recipe: str) -> None:
+    names = [
+        name
+        for line in RECIPES[recipe].splitlines()
+        if line.startswith("| `")
+        for name in line.split(" | ")[0].split("`, `")
+    ]
+    assert sorted(set(names)) == sorted(names)
 
 
 @pytest.mark.parametrize("name", NAMES)
