@@ -102,7 +102,7 @@ bench-operator: setup ## Create 100, 1,000 and 3,000 jobs on a real API server, 
 
 ##@ Work on it
 
-test: setup ## Run the tests (TESTS=tests/plan PYTEST_ARGS="-k resume -x")
+test: setup ## Run the tests (TESTS=tests/planning PYTEST_ARGS="-k resume -x")
 	@BERT_TEST_MINILM=$$(tools/minilm.sh) $(BIN)/pytest -m "not api_server and not cluster and not cpumanager and not long and not manifests and not ort and not tensorflow" $(call TEST_WORKERS,3) $(TESTS) $(PYTEST_ARGS)
 
 test-long: setup ## Run the tests that make test leaves out for the time they take
@@ -111,7 +111,7 @@ test-long: setup ## Run the tests that make test leaves out for the time they ta
 test-bare: ## make demo and make test in a chroot with Python, make and a compiler alone (root, debootstrap; 30 minutes; BARE_ARGS="TESTS=tests/pod")
 	@tools/bare_machine.sh $(BARE_ARGS)
 
-test-stops: setup ## Stop pods at 40 moments of their start and kill 100 ranks, per MPI (CONTRIBUTING.md; 40 minutes)
+test-stops: setup ## Stop pods at 40 moments of their start and kill 100 ranks, per MPI (tests/pod/flavours.py; 40 minutes)
 	@BERT_TEST_STOPS=40 BERT_TEST_KILLS=100 $(BIN)/pytest -rA tests/pod/test_early_stop.py tests/pod/test_kills.py $(PYTEST_ARGS)
 
 test-stops-on-cluster: setup ## Stop jobs at 40 moments of their start on a cluster of one node (10 minutes)

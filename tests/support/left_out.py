@@ -17,7 +17,7 @@ import pytest
 
 APT = "apt-get install "
 NODE = "tools/node_packages.sh"
-OTHER_MPI = 'CONTRIBUTING.md, "Test another MPI"'
+OTHER_MPI = "tests/pod/flavours.py says which folder it names"
 # What a reason names -> how to get it.
 REMEDIES = {
     "git": APT + "git",

@@ -2,8 +2,9 @@
 
 Without ``KUBECONFIG`` it is the one-node cluster of ``node``, with images built from this clone. With it, whatever that
 file names is used: mpi-operator must run there, ``BERT_OPERATOR_IMAGE`` and ``BERT_TRAINER_IMAGE`` name images that its
-nodes can pull, and ``BERT_STORAGE_CLASS`` one whose volumes may be shared by pods. A cluster that already has the
-operator is refused: its jobs would go with it in the end.
+nodes can pull, and ``BERT_STORAGE_CLASS`` one whose volumes may be shared by pods. If wanted, images with other MPIs
+are named by ``BERT_TRAINER_IMAGE_MPICH`` and so on. A cluster that already has the operator is refused: its jobs would
+go with it in the end. Tests that kill whole pods start a privileged one there, and tests of NFS are skipped.
 
 What is done to it is done by kubectl, as users do it. Files on volumes are read by a pod that mounts them.
 """
