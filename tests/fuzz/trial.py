@@ -17,6 +17,9 @@ from pathlib import Path
 
 from fuzz_reader import NoInput, Reader
 
+sys.dont_write_bytecode = True
+"""A module that a reader imports late, such as numpy.ma, would write below the interpreter's packages."""
+
 MOST_SECONDS = 5.0
 """Of processor time: a busy machine makes nothing slow."""
 SLOW = "slow"
