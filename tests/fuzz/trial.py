@@ -17,9 +17,6 @@ from pathlib import Path
 
 from fuzz_reader import NoInput, Reader
 
-sys.dont_write_bytecode = True
-"""A module that a reader imports late, such as numpy.ma, would write below the interpreter's packages."""
-
 MOST_SECONDS = 5.0
 """Of processor time: a busy machine makes nothing slow."""
 SLOW = "slow"
@@ -137,6 +134,8 @@ def limit_memory() -> None:
 def judge(reader: Reader, data: bytes, place: Path) -> Verdict:
     """Show an input to a reader. place: a folder for the file."""
     if not _installed:
+        # A module that a reader imports late, such as numpy.ma, would write below the interpreter's packages.
+        sys.dont_write_bytecode = True
         sys.addaudithook(_watch)
         _installed.append(_watch)
     path = place / reader.file_name
