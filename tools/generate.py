@@ -2,9 +2,8 @@
 
 The files are committed, so that they can be read and applied without an installation; do not edit them by hand.
 Sources: the pydantic models of the job and of the run configuration, the tables of conditions and metrics, the
-docstrings of the Python client, messages in the source, and the command lines' own help. This file holds the list of
-files and their texts; how a model becomes a page is in ``model_page``, how it becomes a definition in
-``bert_operator.api.crd``.
+docstrings of the Python client, and the command lines' own help. This file holds the list of files and their texts;
+how a model becomes a page is in ``model_page``, how it becomes a definition in ``bert_operator.api.crd``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ import yaml
 
 from client_page import render_client_page
 from dashboards import DASHBOARDS, render_dashboard
-from error_page import render_error_page
 from markdown_table import render_rows
 from metrics_page import render_metrics_page
 from model_page import MARK, render_model
@@ -36,7 +34,6 @@ from model_page import MARK, render_model
 ROOT = Path(__file__).resolve().parents[1]
 HELP_COLUMNS = 100
 YAML_COLUMNS = 120
-ALERTS = Path("deploy/kustomize/components/monitoring/alerts.yaml")
 VALUES_SCHEMA = "charts/bert-operator/values.schema.json"
 SET_BY_CHART = {"namespaces", "httpPort", "httpHost", "profiles", "defaultProfile"}
 PRESET_EXAMPLES = {"tiny": "examples/01-laptop/job.yaml", "large": "examples/10-nvidia/8-gpus.yaml"}
@@ -245,17 +242,6 @@ def shareable(schema: dict[str, Any], name: str, texts: dict[str, object]) -> ob
     return "time" if texts and re.search(r"(Time|At|Since)$", name) else texts.get(name, "text")
 
 
-def render_chart_definition() -> str:
-    """The same as a template of the chart: installed, upgraded and kept as its values say."""
-    text = render_definition()
-    # Helm evaluates whatever stands in double braces, also inside a description.
-    assert "{{" not in text, "a description or rule of the definition contains {{, which Helm would evaluate"
-    metadata = "metadata:\n  name: bertpretrainjobs.bert-operator.dev\n"
-    assert text.count(metadata) == 1, "the definition's metadata have changed: adapt the template of the annotation"
-    keep = "  {{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep\n  {{- end }}\n"
-    return f"{{{{- if .Values.crds.install }}}}\n{text.replace(metadata, metadata + keep)}{{{{- end }}}}\n"
-
-
 def render_chart_values_schema() -> str:
     """The schema of the chart's values with what `settings` may hold; the rest of the file is written by hand."""
     from bert_operator.cluster.settings import Settings
@@ -277,12 +263,6 @@ def render_chart_values_schema() -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-def render_chart_alerts() -> str:
-    """The alerts of deploy/kustomize, for the chart, which cannot read files outside its folder."""
-    mark = MARK.removeprefix("<!-- ").removesuffix(" -->").replace("the code", str(ALERTS))
-    return f"# {mark}\n{(ROOT / ALERTS).read_text()}"
-
-
 # Paths from the root of the repository.
 FILES: dict[str, Callable[[], str]] = {
     "docs/reference/job.md": render_job_page,
@@ -292,18 +272,13 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/reference/cli.md": render_cli_page,
     "docs/reference/metrics.md": render_metrics_page,
     "docs/reference/client.md": render_client_page,
-    "docs/reference/errors.md": render_error_page,
     "deploy/kustomize/base/crd.yaml": render_definition,
-    "charts/bert-operator/templates/crd.yaml": render_chart_definition,
     "operator/bert_operator/doctor/fields.txt": render_doctor_fields,
     "operator/bert_operator/plugin/presets.json": render_presets,
     "operator/bert_operator/plugin/shareable.json": render_shareable,
-    "charts/bert-operator/files/alerts.yaml": render_chart_alerts,
     VALUES_SCHEMA: render_chart_values_schema,
-    # Twice, as the alerts: the chart cannot read files outside its folder.
     **{
-        f"{folder}/dashboards/{dashboard.uid}.json": partial(render_dashboard, dashboard)
-        for folder in ("deploy/kustomize/components/monitoring", "charts/bert-operator/files")
+        f"deploy/kustomize/components/monitoring/dashboards/{dashboard.uid}.json": partial(render_dashboard, dashboard)
         for dashboard in DASHBOARDS
     },
 }

@@ -84,9 +84,9 @@ def kustomize(folder: Path) -> str:
     return run(program("kustomize"), "build", folder)
 
 
-def helm_template(*words: str | Path, values: Json | None = None) -> str:
+def helm_template(*words: str | Path, values: Json | None = None, chart: Path = CHART) -> str:
     """Return what the chart renders for a release ``bert-operator`` in the namespace of that name."""
-    release = ["template", "bert-operator", CHART, "--namespace", "bert-operator", *words]
+    release = ["template", "bert-operator", chart, "--namespace", "bert-operator", *words]
     return run(program("helm"), *release, "--values", "-", text=yaml.safe_dump(values or {}))
 
 

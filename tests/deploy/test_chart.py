@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -159,6 +160,20 @@ def test_the_definition_is_upgraded_with_the_release_and_kept_when_it_goes() -> 
     assert "annotations" not in removed["metadata"]
     assert definitions(install=False) == []
     assert not (CHART / "crds").exists(), "Helm never upgrades what lies there"
+
+
+def test_a_package_holds_what_the_chart_links_to(tmp_path: Path) -> None:
+    run(program("helm"), "package", CHART, "--destination", tmp_path)
+    (package,) = tmp_path.glob("*.tgz")
+    assert parse(helm_template(chart=package, values=EVERYTHING)) == parse(helm_template(values=EVERYTHING))
+
+
+def test_a_chart_that_was_copied_without_what_it_links_to_is_refused(tmp_path: Path) -> None:
+    copy = shutil.copytree(CHART, tmp_path / "chart", symlinks=True, ignore=shutil.ignore_patterns("files"))
+    (copy / "files").mkdir()
+    for values in ({}, {"crds": {"install": False}}, {"crds": {"install": False}, "rbac": {"userRoles": False}}):
+        with pytest.raises(Refused, match="install a packaged chart"):
+            helm_template(chart=copy, values={**EVERYTHING, **values})
 
 
 def test_every_pod_of_the_chart_meets_the_restricted_standard() -> None:

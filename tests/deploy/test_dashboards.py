@@ -79,8 +79,3 @@ def test_every_figure_of_a_job_is_drawn_and_every_other_metric_or_said_why_not()
         "bert_operator_process_max_fds",
     }
     assert set(METRICS) - drawn == left_out
-
-
-def test_the_chart_has_the_same_files() -> None:
-    for file in FILES:
-        assert (ROOT / "charts/bert-operator/files/dashboards" / file.name).read_text() == file.read_text()

@@ -25,8 +25,6 @@ PAGES = sorted(
     path
     for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "operator/*.md", "trainer/*.md")
     for path in ROOT.glob(pattern)
-    # Its messages name files of other repositories, and tell people to make this and that.
-    if path.name != "errors.md"
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

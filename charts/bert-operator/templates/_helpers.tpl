@@ -47,3 +47,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- $settings | toPrettyJson -}}
 {{- end }}
+
+{{/* A file of the chart. Most are links into deploy/kustomize, which a copy of this folder alone lacks. */}}
+{{- define "bert-operator.file" -}}
+{{- .root.Files.Get .file | required (printf "%s is missing, which is a link into deploy/kustomize: install a packaged chart, or from a whole checkout" .file) -}}
+{{- end }}
