@@ -1,10 +1,9 @@
-"""Keep what tests need of a release: ``python tools/keep_release.py`` in a checkout of it, with its .venv.
+"""Write what upgrade tests need of a release into ``tests/fixtures/release-<version>/`` of its checkout.
 
-Writes ``tests/fixtures/release-<version>/``: the wheel, the CRD, a job with the ConfigMap that was frozen for it, the
-output folder of a small run whose process died after its first checkpoint, with the losses that the same release
-went on to, and a small dataset with the plain text that it was made from. Tests hold the present version against the
-newest of these folders: what it left must go on. Committed once per release and never written again, since another
-version would write other bytes.
+The wheel, the CRD, a job with the ConfigMap that was frozen for it, the output folder of a small run whose process died
+after its first checkpoint, with the losses that the same release went on to, and a small dataset with the plain text
+that it was made from. ``tests/support/kept_release.py`` runs it in a checkout of the release before; nothing of it is
+committed.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def main() -> None:
     """Write the folder of this version."""
     folder = ROOT / f"tests/fixtures/release-{__version__}"
     if folder.exists():
-        sys.exit(f"{folder}: is there already; what was released does not change")
+        sys.exit(f"{folder}: exists already; remove it first")
     folder.mkdir(parents=True)
     _build_wheel(folder)
     shutil.copy(ROOT / "deploy/kustomize/base/crd.yaml", folder / "crd.yaml")

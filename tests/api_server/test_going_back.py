@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from bert_operator.api.crd import render_crd
 from cluster_api import Api
 from cluster_jobs import Jobs, condition, job_document
-from kept_release import CRD, WHEEL
+from kept_release import release_before
 from kubelet import FakeKubelet, attempt_of
 from operator_process import OperatorProcess
 
@@ -32,8 +31,8 @@ def definitions(api: Api) -> Iterator[None]:
 @contextmanager
 def release(folder: Path, config: Path, api: Api, *, before: bool) -> Iterator[OperatorProcess]:
     """One release as install.md has it: its definition, then its operator, until that is replaced."""
-    api.apply_crd(yaml.safe_load(CRD.read_text()) if before else render_crd())
-    with OperatorProcess(folder, config, wheel=WHEEL if before else None) as running:
+    api.apply_crd(release_before().manifest("crd") if before else render_crd())
+    with OperatorProcess(folder, config, wheel=release_before().wheel if before else None) as running:
         yield running
 
 

@@ -7,15 +7,16 @@ import json
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.render.frozen import RUN_CONFIG_KEY, read_frozen
 from bert_trainer.config.checks import parse_run_config
-from kept_release import read_manifest
+from kept_release import release_before
 
 
 def test_the_trainer_reads_its_run_configuration() -> None:
-    data = read_manifest("frozen-configmap")["data"]
+    data = release_before().manifest("frozen-configmap")["data"]
     assert parse_run_config(json.loads(data[RUN_CONFIG_KEY])).world.ranks == 2
 
 
 def test_the_operator_reads_its_spec() -> None:
-    job = read_manifest("job")
-    frozen = read_frozen(read_manifest("frozen-configmap")["data"])
+    kept = release_before()
+    job = kept.manifest("job")
+    frozen = read_frozen(kept.manifest("frozen-configmap")["data"])
     assert parse_job({**job, "spec": frozen}).spec.workers == 2

@@ -14,19 +14,17 @@ import pytest
 from bert_trainer.config.run_config import DatasetConfig
 from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
-from bert_trainer.dataset.corpus import corpora
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo, read_dataset_info
-from kept_release import DATASET, TEXT_TIME_NS
+from kept_release import TEXT_TIME_NS, release_before
 from silent import Silent
 
 LENGTH = (32, 5)
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of what was kept, its text as old as it was, under the splitter that it was made with."""
-    monkeypatch.setattr(corpora, "SPLITTER_VERSION", "sentencex 1.0.32")
-    shutil.copytree(DATASET, tmp_path / "kept")
+def kept(tmp_path: Path) -> Path:
+    """Return a copy of what was kept, its text as old as it was."""
+    shutil.copytree(release_before().dataset, tmp_path / "kept")
     for path in (tmp_path / "kept/text").rglob("*.txt"):
         os.utime(path, ns=(TEXT_TIME_NS, TEXT_TIME_NS))
     return tmp_path / "kept"

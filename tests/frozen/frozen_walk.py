@@ -76,7 +76,7 @@ def attempts(world: World) -> list[int]:
 
 
 def unsigned(world: World) -> None:
-    """Take the hash out of the status: it is that of a job that release 0.1.0 has started."""
+    """Take the hash out of the status: it is that of a job restored from a backup."""
     assert world.job is not None
     status = copy.deepcopy(world.status())
     del status["frozenHash"]

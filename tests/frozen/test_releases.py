@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from bert_operator.api.crd import render_crd
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.schema.status import OLDEST_OPERATOR
 from bert_operator.cluster.settings import Settings
-from bert_operator.render.frozen import Frozen, agrees, data_hash, freeze, render_config_map
+from bert_operator.cluster.settings_rules import read_cluster_job
+from bert_operator.render.frozen import agrees, data_hash, freeze, render_config_map
 from frozen_walk import attempts, blocked, frozen, go_on, kill, put, start, world
 from job_walk import World
-from kept_release import CRD, read_manifest
+from kept_release import release_before
 from sample_job import Document, sample_document
 
 
@@ -141,44 +141,16 @@ def test_one_that_wants_this_operator_or_an_older_one_is_carried_on(written: str
     assert here.status()["minOperatorVersion"] == OLDEST_OPERATOR
 
 
-def test_what_release_0_1_0_has_frozen_is_taken_over() -> None:
-    job, config_map = read_manifest("job"), read_manifest("frozen-configmap")
-    settings = Settings(trainer_image="registry.invalid/bert-operator/trainer:0.2.0")
-    from bert_operator.cluster.settings_rules import read_cluster_job
-
+def test_what_the_release_before_has_frozen_is_taken_over_without_a_status() -> None:
+    kept = release_before()
+    job, config_map = kept.manifest("job"), kept.manifest("frozen-configmap")
+    settings = Settings(trainer_image="registry.invalid/bert-operator/trainer:0.3.0")
     own = freeze(read_cluster_job(job, settings), default_image=settings.trainer_image)
-    assert agrees(config_map, own, lambda image: image == "docker.io/bert-operator/trainer:0.1.0")
+    assert agrees(config_map, own, lambda image: image == "registry.invalid/bert-operator/trainer:0.2.0")
     assert not agrees(config_map, own, lambda _: False)
     other = copy.deepcopy(config_map)
     other["data"]["run-config.json"] = other["data"]["run-config.json"].replace("two-workers", "else", 3)
     assert not agrees(other, own, lambda _: True)
-
-
-def test_what_it_has_frozen_with_a_recipe_that_set_names_alone_is_taken_over() -> None:
-    job = sample_document()
-    job["metadata"] |= {"namespace": "team", "uid": "uid-1"}
-    prepare, trained = job["spec"]["stages"][0]["prepare"], job["spec"]["stages"][1]["pretrain"]
-    prepare["recipe"] = "mlperf"
-    now = freeze(parse_job(job), default_image="image")
-    assert [stage["dupe_factor"] for stage in run_config_of(now)["stages"][:1]] == [10]
-    # The defaults of that release: written into its spec, and resolved without the recipe.
-    prepare["dupeFactor"] = 5
-    trained["maxPredictionsPerSequence"] = 20
-    before = render_config_map(freeze(parse_job(job), default_image="image"))
-    spec = json.loads(before["data"]["spec.json"])
-    del spec["stages"][1]["pretrain"]["maxPredictionsPerSequence"]
-    before["data"]["spec.json"] = json.dumps(spec)
-    assert agrees(before, now, lambda _: False)
-    run_config = json.loads(before["data"]["run-config.json"])
-    assert run_config["stages"][0]["dupe_factor"] == 5
-    run_config["stages"][0]["dupe_factor"] = 6
-    before["data"]["run-config.json"] = json.dumps(run_config)
-    assert not agrees(before, now, lambda _: False)
-
-
-def run_config_of(frozen: Frozen) -> Document:
-    document: Document = json.loads(render_config_map(frozen)["data"]["run-config.json"])
-    return document
 
 
 def nodes(schema: Document, path: str = "spec") -> Iterator[tuple[str, Document]]:
@@ -197,7 +169,7 @@ def spec_of(definition: Document) -> Document:
 
 def test_the_definition_writes_nothing_into_jobs_that_the_release_before_does_not_know() -> None:
     """Else each new job would be invalid for an operator of that release; so a new field has no default."""
-    before = dict(nodes(spec_of(yaml.safe_load(CRD.read_text()))))
+    before = dict(nodes(spec_of(release_before().manifest("crd"))))
     for path, node in nodes(spec_of(render_crd())):
         parent = path.rpartition(".")[0]
         if path not in before:
@@ -208,7 +180,7 @@ def test_the_definition_writes_nothing_into_jobs_that_the_release_before_does_no
 
 def test_what_is_frozen_of_a_job_without_new_fields_is_known_to_the_release_before() -> None:
     """Else that release, gone back to, could not retry what this one has started."""
-    known = dict(nodes(spec_of(yaml.safe_load(CRD.read_text()))))
+    known = dict(nodes(spec_of(release_before().manifest("crd"))))
 
     def paths(value: object, path: str = "spec") -> Iterator[str]:
         yield path

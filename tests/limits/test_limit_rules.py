@@ -344,7 +344,7 @@ def test_what_a_profile_adds_an_administrator_has_allowed() -> None:
 
 
 def frozen_with(**fields: Any) -> Document:
-    return {"image": "docker.io/bert-operator/trainer:0.1.0", "runPolicy": {"stopGraceSeconds": 120}, **fields}
+    return {"image": "registry.invalid/bert-operator/trainer:0.1.9", "runPolicy": {"stopGraceSeconds": 120}, **fields}
 
 
 def test_a_started_job_is_held_against_the_limits_of_now() -> None:
@@ -352,7 +352,7 @@ def test_a_started_job_is_held_against_the_limits_of_now() -> None:
     document = document_of(lambda _: None)
     assert list(frozen_problems(document, frozen_with(**PROFILE), settings)) == []
     assert list(frozen_problems(document, frozen_with(image="site.example/trainer:1"), settings)) == [], "an older tag"
-    assert list(frozen_problems(document, frozen_with(), settings)) == [], "the default image of an earlier release"
+    assert list(frozen_problems(document, frozen_with(), settings)) == [], "the default image, of an earlier tag"
     for fields, path in (
         ({"image": "evil.example/x"}, "spec.image"),
         ({"scheduling": {"nodeSelector": {"zone": "a"}}}, "spec.scheduling.nodeSelector"),

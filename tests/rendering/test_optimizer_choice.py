@@ -5,7 +5,6 @@ Inputs: jobs, and ConfigMaps as releases leave them. Observed: run configuration
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.optimizers import LARGEST_ADAMW_BATCH, PUBLISHED
 from bert_operator.api.small_job import Surroundings, shrink
 from bert_operator.local.command import keep_begun_optimizer
-from bert_operator.render.frozen import Frozen, agrees, freeze, render_config_map, thaw
+from bert_operator.render.frozen import Frozen, freeze, render_config_map, thaw
 from bert_operator.render.run_config import render_run_config
 from examples import list_examples, read_example
 from job_changes import both, pretrain, put
@@ -121,26 +120,6 @@ def test_a_retry_runs_what_was_frozen_and_not_what_would_be_chosen_now() -> None
     again = thaw(document, before["data"])
     assert again.job.spec.optimizer.name == "lamb"
     assert render_config_map(again)["data"] == before["data"]
-
-
-def test_what_up_to_0_1_0_was_frozen_with_lamb_is_taken_over() -> None:
-    """Its operator may have frozen a job that was created under this definition, which fills in no name."""
-    before = render_config_map(frozen_job(with_batches(64, 64, name="lamb")))
-    assert agrees(before, frozen_job(with_batches(64, 64)), lambda _: False)
-    other = copy.deepcopy(before)
-    other["data"]["run-config.json"] = other["data"]["run-config.json"].replace('"lamb"', '"adamw"')
-    assert not agrees(other, frozen_job(with_batches(64, 64)), lambda _: False)
-    # No job of that release had another one than it named.
-    assert not agrees(
-        render_config_map(frozen_job(with_batches(64, name="adamw"))), frozen_job(with_batches(65_536)), bool
-    )
-
-
-def test_what_is_frozen_with_adamw_is_taken_over_from_a_definition_that_fills_in_lamb() -> None:
-    """That of 0.1.0, after a way back: whatever writes the job meanwhile leaves the default in it."""
-    before = render_config_map(frozen_job(with_batches(64, 64)))
-    assert agrees(before, frozen_job(with_batches(64, 64, name="lamb")), lambda _: False)
-    assert not agrees(before, frozen_job(with_batches(64, 65_536, name="lamb")), lambda _: False)
 
 
 def test_a_started_job_is_read_without_a_name() -> None:

@@ -10,7 +10,7 @@ import pytest
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.render.children import render_child
-from bert_operator.render.frozen import SPEC_KEY, Frozen, agrees, freeze, render_config_map, spec_document, thaw
+from bert_operator.render.frozen import Frozen, freeze, render_config_map, spec_document, thaw
 from child_cases import IMAGE, UID, child_of, claim, templates
 from job_changes import Change, both, put
 from sample_job import PREPARE, sample_document
@@ -71,24 +71,7 @@ def test_jobs_for_which_1_gi_is_enough_are_frozen_as_before() -> None:
     assert "sharedMemory" not in json.dumps(spec_document(frozen().job))
 
 
-def started_before(of: Frozen) -> dict[str, Any]:
-    """Return the ConfigMap of a release that knew no sizes."""
-    config_map = render_config_map(of)
-    spec = json.loads(config_map["data"][SPEC_KEY])
-    del spec["resources"]["sharedMemory"]
-    config_map["data"][SPEC_KEY] = json.dumps(spec)
-    return config_map
-
-
 def test_a_started_job_keeps_the_size_that_it_was_started_with() -> None:
     of = frozen(slotsPerWorker=8, **GPU)
     document = {**sample_document(), "metadata": {**sample_document()["metadata"], "uid": UID}}
     assert sizes(thaw(document, render_config_map(of)["data"])) == sizes(of) == {"single": "8Gi"}
-    assert sizes(thaw(document, started_before(of)["data"])) == {"single": "1Gi"}
-
-
-def test_what_an_earlier_release_froze_without_a_size_is_still_the_job_s() -> None:
-    assert agrees(started_before(frozen(slotsPerWorker=8, **GPU)), frozen(slotsPerWorker=8, **GPU), lambda _: False)
-    # The job itself says another one.
-    named = frozen(slotsPerWorker=8, resources={"accelerator": {}, "sharedMemory": "2Gi"})
-    assert not agrees(started_before(named), named, lambda _: False)

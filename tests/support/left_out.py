@@ -21,6 +21,7 @@ OTHER_MPI = "tests/pod/flavours.py says which folder it names"
 # What a reason names -> how to get it.
 REMEDIES = {
     "git": APT + "git",
+    "history": "git fetch --unshallow",
     "ip": APT + "iproute2",
     "ssh": APT + "openssh-client",
     "ssh-keygen": APT + "openssh-client",

@@ -15,7 +15,7 @@ from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.api.schema.status import JobStatus
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.paths import path_of
-from bert_operator.cluster.settings import EARLIER_TRAINER_IMAGES, Settings
+from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import frozen_problems, read_cluster_job
 from bert_operator.errors import InvalidJob
 from bert_operator.render import names
@@ -136,7 +136,7 @@ class Freezer:
     def _check_same(self, config_map: Document, document: Document, status: JobStatus) -> None:
         """Raise Unusable unless a ConfigMap without a hash in the status equals what would be written now.
 
-        There is no hash if release 0.1.0 started the job, or if its status was lost. runPolicy may differ.
+        The status is lost where a job is restored from a backup. runPolicy may differ.
         """
         _check_owner(config_map, document)
         try:
@@ -150,7 +150,7 @@ class Freezer:
 
     def _was_default(self, image: str) -> bool:
         """Return whether an image may have been the default in an earlier release or under its settings."""
-        return image in EARLIER_TRAINER_IMAGES or is_of_same_repository(image, self._settings.trainer_image)
+        return is_of_same_repository(image, self._settings.trainer_image)
 
     async def _get(self, document: Document) -> Document | None:
         metadata = document["metadata"]

@@ -6,7 +6,7 @@ by another release.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, RunPolicy
@@ -80,20 +80,18 @@ def limit_problems(spec: Document, profile: Document, bounds: Bounds, *, default
             yield _problem(asked, bounds, render_value(asked.value))
 
 
-def frozen_limit_problems(
-    frozen: Document, profile: Document, bounds: Bounds, default_images: Collection[str]
-) -> Iterator[Problem]:
+def frozen_limit_problems(frozen: Document, profile: Document, bounds: Bounds, default_image: str) -> Iterator[Problem]:
     """Yield what a started job was frozen with, and neither its profile nor the limits allow by now.
 
     Args:
         frozen: The spec, which does not show what came from a profile.
         profile: The job's, as it is now.
         bounds: Of its namespace, as they are now.
-        default_images: Of jobs that name none, now and in earlier releases. They may have moved to another tag.
+        default_image: Of jobs that name none. It may have moved to another tag.
     """
     granted = list(find_asked(profile))
     by_name = {(asked.bound, asked.value) for asked in granted if asked.bound != "stop_grace_seconds"}
-    images = [*default_images, *(str(asked.value) for asked in granted if asked.bound == "images")]
+    images = [default_image, *(str(asked.value) for asked in granted if asked.bound == "images")]
     for asked in find_asked(frozen):
         is_granted = (asked.bound, asked.value) in by_name or (
             asked.bound == "images" and any(is_of_same_repository(str(asked.value), image) for image in images)

@@ -26,12 +26,7 @@ from bert_operator.render.images import PLACEHOLDER_REGISTRY
 
 # A name that resolves nowhere, now or ever (RFC 6761, section 6.4): a registry that nobody of this project owns could
 # otherwise be somebody else's tomorrow, with an image of theirs. Whoever installs the operator names their own.
-# With a release this one moves on to the next tag, and the one before joins those below.
 DEFAULT_TRAINER_IMAGE = f"{PLACEHOLDER_REGISTRY}/bert-operator/trainer:0.2.0"
-
-EARLIER_TRAINER_IMAGES = ("docker.io/bert-operator/trainer:0.1.0",)
-"""What it was in releases whose jobs may still run."""
-
 
 _KEY = "settings.yaml"
 """Of the ConfigMap; the Deployment in deploy/ and charts/ names it."""

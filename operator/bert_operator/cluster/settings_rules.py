@@ -12,7 +12,7 @@ from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.rules import mounts
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec, Metadata
 from bert_operator.cluster.limit_rules import frozen_limit_problems, limit_problems, size_problems
-from bert_operator.cluster.settings import EARLIER_TRAINER_IMAGES, Settings
+from bert_operator.cluster.settings import Settings
 from bert_operator.errors import ABSENT, UNKNOWN_FIELD, InvalidJob, Problem, render_value
 
 Document = dict[str, Any]
@@ -91,8 +91,7 @@ def frozen_problems(document: Document, frozen: Document, settings: Settings) ->
         profile = profile_of(document["spec"], seen.profiles, seen.default_profile) or {}
     except InvalidJob:
         profile = {}  # deleted or withdrawn, and with it what it granted
-    images = (settings.trainer_image, *EARLIER_TRAINER_IMAGES)
-    yield from frozen_limit_problems(frozen, profile, settings.limits.of(namespace), images)
+    yield from frozen_limit_problems(frozen, profile, settings.limits.of(namespace), settings.trainer_image)
     # Compared by kind and value: a profile and the job may mount the same folder at different paths of the spec.
     devices = network_devices(settings)
     granted = {(_kind(path), got) for path, got in find_privileges(profile, devices)}

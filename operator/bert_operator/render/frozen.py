@@ -15,17 +15,15 @@ from typing import Any
 
 from bert_operator.api.parsing.validation import parse_started_job
 from bert_operator.api.rules import mounts
-from bert_operator.api.schema import recipes
-from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec, Stage
-from bert_operator.api.schema.optimization import OptimizerSpec
-from bert_operator.api.schema.optimizers import choose_optimizer, largest_batch, name_optimizer, with_optimizer
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
+from bert_operator.api.schema.optimizers import name_optimizer
 from bert_operator.api.schema.section import Section, keys_of
 from bert_operator.errors import InvalidJob
 from bert_operator.json_text import write_json
 from bert_operator.names import API_VERSION, KIND
 from bert_operator.render import names
 from bert_operator.render.run_config import place_path, render_run_config
-from bert_operator.render.shared_memory import as_found, size_shared_memory
+from bert_operator.render.shared_memory import size_shared_memory
 from bert_operator.render.users import render_files
 
 Document = dict[str, Any]
@@ -37,7 +35,6 @@ _FOR_HASHES: Document = {"sort_keys": True, "separators": (",", ":")}
 """How documents are written to be hashed. Hashes are compared with those of other releases."""
 _PLAIN = frozenset({bool, float, int, str})
 """Of most values, which are written as they are."""
-_NORM = "maxGradientNorm"
 _MAY_DIFFER = frozenset({"contract_version", "delete_after_success"})
 """Keys of run configurations that depend on the release, or on runPolicy, which may change."""
 
@@ -186,27 +183,9 @@ def thaw(document: Document, data: Mapping[str, str]) -> Frozen:
     spec = read_frozen(data)
     # runPolicy is live: suspending a started job, or giving it more retries, takes effect at once.
     live = {key: value for key, value in document["spec"].items() if key == "runPolicy"}
-    job = parse_started_job({**document, "spec": {**_without_clipping_nulls(spec), **live}}, by_rules=False)
+    job = parse_started_job({**document, "spec": {**spec, **live}}, by_rules=False)
     # No defaults: a frozen spec has those of the release that froze it.
     return replace(_freeze_as_it_is(job, job.spec.resolve_ranks()), found_hash=_hash_of(spec))
-
-
-def _without_clipping_nulls(spec: Document) -> Document:
-    """Return a frozen spec in today's words: up to 0.1.0 a norm of null, and not of 0, was no clipping."""
-
-    def spelled(section: Any) -> Any:
-        is_off = isinstance(section, dict) and section.get(_NORM, 0) is None
-        return {**section, _NORM: 0} if is_off else section
-
-    def of_stage(stage: Any) -> Any:
-        own = stage.get("finetune") if isinstance(stage, dict) else None
-        if not isinstance(own, dict) or "optimizer" not in own:
-            return stage
-        return {**stage, "finetune": {**own, "optimizer": spelled(own["optimizer"])}}
-
-    changed = {"optimizer": spelled(spec["optimizer"])} if "optimizer" in spec else {}
-    stages = spec.get("stages")
-    return {**spec, **changed, **({"stages": list(map(of_stage, stages))} if isinstance(stages, list) else {})}
 
 
 def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[str], bool]) -> bool:
@@ -228,74 +207,13 @@ def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[st
         return False
     if found.image is None or found.image != own.job.spec.image and not was_default(found.image):
         return False
-    spec = _optimizer_as_found(as_found(own.job.spec, found), found)
-    spec = spec.model_copy(
-        update={
-            "stages": _without_former_default(spec.stages, found.stages),
-            "optimizer": _as_clipped(spec.optimizer, found.optimizer),
-        }
-    )
-    own = replace(own, job=own.job.model_copy(update={"spec": spec}))
-    moved = spec.model_copy(update={"image": found.image, "run_policy": found.run_policy})
+    moved = own.job.spec.model_copy(update={"image": found.image, "run_policy": found.run_policy})
     expected, data = dict(render_config_map(own)["data"]), dict(config_map["data"])
     own_run_config = json.loads(expected.pop(RUN_CONFIG_KEY))
     for held, key in ((expected, SPEC_KEY), (data, SPEC_KEY), (data, RUN_CONFIG_KEY)):
         del held[key]
     is_fixed = config_map.get("immutable") is True and not config_map.get("binaryData")
-    is_same = _agree(run_config, own_run_config) or _agree(run_config, _without_recipe(own))
-    return is_fixed and found == moved and data == expected and is_same
-
-
-def _as_clipped(own: OptimizerSpec, before: OptimizerSpec) -> OptimizerSpec:
-    """Undo the default that the API server puts in place of a null, which was no clipping when the job was frozen."""
-    is_filled_in = own.max_gradient_norm == OptimizerSpec().max_gradient_norm and before.max_gradient_norm == 0
-    return own.model_copy(update={"max_gradient_norm": 0.0}) if is_filled_in else own
-
-
-def _optimizer_as_found(own: JobSpec, found: JobSpec) -> JobSpec:
-    """Undo the choice of an optimizer: up to 0.1.0 a job that named none had LAMB whatever its batches.
-
-    In both directions: 0.1.0's definition fills LAMB into a job that this release has frozen with the one it chose.
-    """
-    chosen, name = choose_optimizer(largest_batch(own)), found.optimizer.name
-    return own if name is None or {own.optimizer.name, name} != {"lamb", chosen} else with_optimizer(own, name)
-
-
-def _without_former_default(own: tuple[Stage, ...], found: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """Undo a default that only one of the two has: the CRD of 0.1.0 filled it into jobs while 0.1.0 was installed."""
-    return tuple(map(_as_filled_in, own, found)) + own[len(found) :]
-
-
-def _as_filled_in(stage: Stage, before: Stage) -> Stage:
-    if stage.pretrain is not None and before.pretrain is not None:
-        is_filled_in = (stage.pretrain.optimizer_state, before.pretrain.optimizer_state) == ("keep", None)
-        changes: Document = {"optimizer_state": None} if is_filled_in else {}
-        return stage.model_copy(update={"pretrain": stage.pretrain.model_copy(update=changes)})
-    if stage.prepare is not None and before.prepare is not None:
-        # In both directions: what the job leaves open, 0.1.0 has frozen as 5.
-        is_filled_in = {stage.prepare.dupe_factor, before.prepare.dupe_factor} == {None, recipes.DUPE_FACTOR}
-        changes = {"dupe_factor": before.prepare.dupe_factor} if is_filled_in else {}
-        return stage.model_copy(update={"prepare": stage.prepare.model_copy(update=changes)})
-    return stage
-
-
-def _without_recipe(own: Frozen) -> Document:
-    """Return the run configuration as up to 0.1.0, where a recipe set names and layout alone."""
-
-    def former(stage: Stage) -> Stage:
-        if stage.prepare is None:
-            return stage
-        update = {"recipe": None, "dupe_factor": stage.prepare.dupe_factor or recipes.DUPE_FACTOR}
-        return stage.model_copy(update={"prepare": stage.prepare.model_copy(update=update)})
-
-    spec = own.job.spec
-    stages = tuple(map(former, spec.stages))
-    changed = replace(own, job=own.job.model_copy(update={"spec": spec.model_copy(update={"stages": stages})}))
-    document: Document = json.loads(render_config_map(changed)["data"][RUN_CONFIG_KEY])
-    for rendered, stage in zip(document["stages"], spec.stages, strict=True):
-        if stage.prepare is not None:
-            rendered["recipe"] = stage.prepare.recipe
-    return document
+    return is_fixed and found == moved and data == expected and _agree(run_config, own_run_config)
 
 
 def _agree(found: Any, own: Any) -> bool:

@@ -193,7 +193,7 @@ def _stage(stage: Stage, spec: JobSpec, number: int, place: Place, processes: in
 
 
 _LATER = ("max_unknown_share",)
-"""Fields of a prepare stage that a trainer of release 0.1.0 does not know: written only where a job asks for them."""
+"""Fields of a prepare stage that are written only where a job asks for them."""
 
 
 def _prepare(prepare: PrepareSpec, spec: JobSpec, place: Place, processes: int | None) -> Document:

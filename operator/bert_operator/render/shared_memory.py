@@ -35,19 +35,6 @@ def size_shared_memory(spec: JobSpec) -> JobSpec:
     )
 
 
-def as_found(spec: JobSpec, found: JobSpec) -> JobSpec:
-    """Return the spec without sizes that this release filled in and an earlier one, which had 1Gi for all, left out.
-
-    Args:
-        spec: With its sizes.
-        found: Of the earlier release.
-    """
-    own = found.worker.resources
-    former = _with_sizes(spec, found.resources.shared_memory, None if own is None else own.shared_memory)
-    # Otherwise the job itself names a size.
-    return former if size_shared_memory(former) == spec else spec
-
-
 def _needed(spec: JobSpec, resources: ResourcesSpec) -> str | None:
     """Return what is needed; None if 1Gi is enough."""
     needed_mib = spec.slots_per_worker * (MPI_RANK_MIB if resources.accelerator is None else GPU_RANK_MIB)

@@ -128,7 +128,7 @@ class FinetuneStage(Section):
     the run's seed. The task's head is drawn in either case."""
     lower_case: bool | None = None
     """Empty: as the prepare stage, the data set or the initial checkpoint's tokenizer says."""
-    # The operator renders it only where a job asks for it; release 0.1.0 did not know it.
+    # The operator renders it only where a job asks for it.
     max_unknown_share: UnknownShare = MAX_UNKNOWN_SHARE
     """Of the tokens of the texts to train on, those that may be [UNK]; with more the run ends before its first step."""
     sequence_length: Annotated[int, Field(ge=8)]

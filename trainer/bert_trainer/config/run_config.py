@@ -217,7 +217,7 @@ class RunConfig(Section):
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
     checkpoint: CheckpointConfig
     logging: LoggingConfig
-    # The operator renders it only where a job asks for it; release 0.1.0 did not know it.
+    # The operator renders it only where a job asks for it.
     health: HealthConfig | None = None
     """What is done about training that goes wrong; empty: every field's default."""
 

@@ -25,8 +25,7 @@ class Section(BaseModel):
     """A part of the document: unknown keys are refused, values never change.
 
     A field that the operator renders has no default: the operator resolves it, and a second default here could only
-    disagree. Every document that release 0.1.0 froze holds these fields. One that is added later does need a default,
-    as long as runs that were frozen without it may resume.
+    disagree. One that a later release adds does need a default, as long as runs that were frozen without it may resume.
     """
 
     # Forbidden: a trainer that passed over a setting which only a newer operator knows would train something else.

@@ -156,7 +156,7 @@ class PrepareStage(Section):
     draw masks themselves. Held-out files hold masks either way."""
     whole_word_masking: bool = False
     """Mask all pieces of a word or none (Google's ``do_whole_word_mask``)."""
-    # The operator renders it only where a job asks for it; release 0.1.0 did not know it.
+    # The operator renders it only where a job asks for it.
     max_unknown_share: UnknownShare = MAX_UNKNOWN_SHARE
     """Of the text's tokens, those that may be [UNK]; with more the build ends before it makes shards."""
     num_shards: Positive | None = None
@@ -165,7 +165,7 @@ class PrepareStage(Section):
     that was begun without a number keeps what its text decided."""
     num_processes: Positive | None = None
     """Empty: one per core."""
-    # The operator renders it only where a job asks for it; release 0.1.0 did not know it.
+    # The operator renders it only where a job asks for it.
     lengths: tuple[PreparedLength, ...] = ()
     """Lengths to make in addition to those that the run's stages read. Empty in a run without such stages: those of the
     recipe, or 128 and 512 tokens as published."""
@@ -211,7 +211,7 @@ class PretrainStage(Section):
     shards: str | None
     """Folder of ready shards; empty: the folder of this length below the dataset."""
     data_range: DataRange
-    # The operator renders these three only where a job asks for them; release 0.1.0 did not know them.
+    # The operator renders these three only where a job asks for them.
     evaluation: Evaluation | None = None
     """Accuracy while the stage trains; empty: none."""
     target: Target | None = None
@@ -233,7 +233,7 @@ class EvaluateStage(Section):
     shards: str | None
     """Folder of held-out shards, or with ``data_range`` of training shards; empty: the folder of this length below the
     dataset."""
-    # The operator renders it only where a job asks for it; release 0.1.0 did not know it.
+    # The operator renders it only where a job asks for it.
     data_range: DataRange | None = None
     """The part of training shards to measure on; empty: held-out shards, all of them."""
 
