@@ -193,9 +193,6 @@ layers: setup ## Who may import whom, as pyproject.toml says
 secrets: setup ## Fail if a file holds something like a password or key that .secrets.baseline does not know
 	@git ls-files -z -- $(SCANNED) | xargs -0 -n 400 -P 2 $(BIN)/detect-secrets-hook --baseline .secrets.baseline
 
-structure: setup ## Entries, levels, import cycles, comments, duplicated blocks (STRUCTURE_ARGS="another/checkout --json")
-	@$(BIN)/python tools/structure.py $(STRUCTURE_ARGS)
-
 crossings: setup ## Which modules a spec field and a sentence go through (CROSSINGS_ARGS=". another/checkout")
 	@$(BIN)/python tools/crossings.py $(CROSSINGS_ARGS)
 

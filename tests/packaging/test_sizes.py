@@ -1,15 +1,13 @@
-"""No source file is over 500 lines and no function over 70, unless it is listed here with a reason."""
+"""No source file is over 600 lines and no function over 70, unless it is listed here with a reason."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for folder in ("operator", "trainer", "tools") for path in (ROOT / folder).rglob("*.py"))
-MAX_FILE_LINES = 500
+MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 70
 
 # "file" or "file::function" -> why it may be longer.
@@ -31,9 +29,8 @@ def too_long(path: Path) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_it_can_be_read_in_one_go(path: Path) -> None:
-    offenders = {name: lines for name, lines in too_long(path).items() if name not in EXCEPTIONS}
+def test_each_can_be_read_in_one_go() -> None:
+    offenders = {name: lines for path in SOURCES for name, lines in too_long(path).items() if name not in EXCEPTIONS}
     assert not offenders, "which noun is hiding in it?"
 
 
