@@ -22,7 +22,7 @@ Act = Callable[[Scene], None]
 HANG_S = 15
 FINDS_HANGS = MappingProxyType({"runPolicy": {"hangMinSeconds": HANG_S, "hangMaxSeconds": 120}})
 SILENCE_S = 100.0
-"""Without a word from a host, after which the launcher gives it up (docs/concepts/cluster.md)."""
+"""Without a word from a host, after which the launcher gives it up (docs/concepts/hangs.md)."""
 TROUBLE_DEADLINE_S = 20.0
 
 # Every Python of the job imports it (site(7)); in rank 0 a thread waits for a file on the volume, and makes a part of

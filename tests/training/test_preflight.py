@@ -93,7 +93,7 @@ def test_memory_that_a_checkpoint_s_copy_needs_is_named() -> None:
 def test_every_finding_has_a_name_that_is_documented() -> None:
     hosts = preflight.Hosts([64e9, 64e9], [3e9, 40e9], [1], "bf16")
     assert [finding.name for finding in hosts.findings(4 * 10**9)] == ["SlowProcessors", "LittleMemory"]
-    page = (Path(__file__).parents[2] / "docs/concepts/cluster.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/concepts/hangs.md").read_text()
     names = get_args(get_type_hints(preflight.Finding)["name"])
     assert re.findall(r"^\| `([A-Z]\w+)` \| the run goes on \|", page, re.MULTILINE) == sorted(names)
 

@@ -22,7 +22,7 @@ Place = Literal["core", "socket", "numa"]
 PLACES: tuple[Place, ...] = ("core", "socket", "numa")
 
 _NOUNS: Mapping[Place, str] = {"core": "pod", "socket": "socket", "numa": "NUMA node"}
-_NEXT = 'kubelet decides which: see "Whole cores from kubelet" in docs/concepts/cluster.md'
+_NEXT = 'kubelet decides which: see "Whole cores from kubelet" in docs/concepts/cpus.md'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ class Finding(NamedTuple):
     """What would be slow, or fail late; the run goes on."""
 
     name: Literal["ClockSkew", "LittleMemory", "SlowProcessors"]
-    """For programs; docs/concepts/cluster.md lists them."""
+    """For programs; docs/concepts/hangs.md lists them."""
     text: str
     """For people, with what to do."""
 
