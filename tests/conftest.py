@@ -21,9 +21,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 pytest_plugins = ["left_out"]
+# A busy machine takes any time.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"

@@ -78,7 +78,7 @@ def suppress_named(path: Path) -> Iterator[None]:
             raise
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(text=texts, encoding=encodings, whole_words=st.booleans())
 @example(text="", encoding="utf-8", whole_words=False)
 @example(text="\u0001\n\nword\n\n\u200b", encoding="utf-8", whole_words=False)

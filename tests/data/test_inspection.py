@@ -214,6 +214,7 @@ def test_a_bar_shows_rate_and_time_left_on_a_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     path = write(tmp_path / "part_0.hdf5", draw(2000))
     for command in ("inspect", "verify"):

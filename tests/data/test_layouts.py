@@ -132,7 +132,7 @@ def test_positions_of_a_packed_row_count_from_its_beginning(tmp_path: Path) -> N
 
 
 @given(st.lists(st.integers(1, 64), max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_packing_places_every_row_once_and_overfills_none(lengths: list[int]) -> None:
     groups = pack(np.array(lengths, np.int64), 64)
     assert sorted(row for group in groups for row in group) == list(range(len(lengths)))
@@ -221,7 +221,7 @@ def test_one_changed_byte_of_a_compact_file_is_found(tmp_path: Path, dataset: st
 
 
 @given(rows=st.integers(1, 40), seed=st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_selection_of_rows_is_the_same_with_and_without_padding(rows: int, seed: int) -> None:
     samples = samples_of(rows, seed)
     order = np.random.default_rng(seed).integers(0, rows, rows + 3)

@@ -53,7 +53,7 @@ sizes = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sizes=sizes, seed=st.integers(0, 1000), capacity=st.sampled_from([2, 5, 29, 125, 509]))
 def test_documents_of_any_sizes_give_pairs_of_the_published_walk(
     sizes: list[list[int]], seed: int, capacity: int

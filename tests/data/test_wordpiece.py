@@ -131,7 +131,7 @@ ANYTHING = st.text(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(sentences=st.lists(ANYTHING, max_size=8), lower_case=st.booleans())
 def test_words_looked_up_are_what_the_tokenizer_makes_of_the_sentence(sentences: list[str], lower_case: bool) -> None:
     # Wrong encodings, controls, marks without a letter, scripts without spaces: only a space is a cut.

@@ -12,9 +12,11 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import docs_site  # noqa: E402
+from git_clone import require_clone  # noqa: E402
 
 
 def test_every_page_is_listed_once() -> None:
+    require_clone("which knows what pages there are")
     listed = Counter(
         page for pages in docs_site.read_contents((ROOT / docs_site.CONTENTS).read_text()).values() for page in pages
     )

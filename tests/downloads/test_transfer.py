@@ -267,7 +267,7 @@ BREAKS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=5000), plan=BREAKS)
 def test_any_row_of_failures_ends_with_the_right_file(
     tmp_path_factory: pytest.TempPathFactory, server: Server, transfer: Transfer, content: bytes, plan: list[Answer]

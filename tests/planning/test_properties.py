@@ -100,7 +100,7 @@ def happen(seen: Observations, event: str, detail: str) -> None:
             seen.children.clear()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(EVENTS, max_size=60))
 def test_random_walks_never_double_children_nor_wake_an_ended_job(events: list[tuple[str, str]]) -> None:
     seen = Observations()
@@ -118,7 +118,7 @@ def test_random_walks_never_double_children_nor_wake_an_ended_job(events: list[t
         assert seen.status.attempt >= before.attempt
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from(list(ENDS)), min_size=MOST_ATTEMPTS, max_size=MOST_ATTEMPTS))
 def test_a_job_ends_after_a_bounded_number_of_attempts(ends: list[str]) -> None:
     seen = Observations()
@@ -132,7 +132,7 @@ def test_a_job_ends_after_a_bounded_number_of_attempts(ends: list[str]) -> None:
     assert seen.status.attempt <= MOST_ATTEMPTS
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from(list(ENDS)), max_size=8), st.booleans())
 def test_a_request_to_stop_always_brings_the_job_to_rest(ends: list[str], lingers: bool) -> None:
     seen = Observations()

@@ -198,7 +198,7 @@ def test_a_secret_at_any_place_is_in_no_file(wrap: str) -> None:
         assert leaks(bundle(plant(whole, place, wrap.format(secret))), secret) == [], place
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(PLACES), SECRETS, st.sampled_from(["", "team ", "Running", "2026-01-01T00:00:00Z "]))
 def test_no_secret_of_any_form_is_in_a_file(place: Place, secret: str, before: str) -> None:
     assert leaks(bundle(plant(documents(), place, before + secret)), secret) == []
@@ -207,7 +207,7 @@ def test_no_secret_of_any_form_is_in_a_file(place: Place, secret: str, before: s
 FIELDS = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(["event", "stage", "message", "path", "job", "attempt", "loss", "step", "kind"]) | FIELDS, SECRETS
 )

@@ -27,7 +27,7 @@ TOTAL = sum(ROWS)
     window=st.integers(1, 30),
     epoch=st.integers(0, 3),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_sample_is_seen_once_in_each_epoch(rows: list[int], seed: int, window: int, epoch: int) -> None:
     before, data_module.WINDOW_SAMPLES = data_module.WINDOW_SAMPLES, window
     try:
@@ -80,7 +80,7 @@ def test_an_order_travels_between_ranks() -> None:
     window=st.integers(1, 30),
     moments=st.lists(st.integers(0, 90), min_size=1, max_size=3),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_without_a_shard_the_others_keep_their_order(rows: list[int], window: int, moments: list[int]) -> None:
     """As plainly as it can be said: walk the whole order, and take away what was left out by then."""
     before, data_module.WINDOW_SAMPLES = data_module.WINDOW_SAMPLES, window

@@ -24,7 +24,7 @@ def deal(tokens: list[int], size: int, cuts: tuple[int, ...] = ()) -> tuple[np.n
     size=st.integers(1, 9),
     cuts=st.lists(st.integers(0, 60), max_size=3),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_rank_gets_the_rows_of_an_even_split_and_its_tokens_are_counted(
     tokens: list[int], size: int, cuts: list[int]
 ) -> None:

@@ -145,7 +145,7 @@ def test_other_xml_is_no_dump(tmp_path: Path) -> None:
         list(open_corpus(str(path)).documents())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_no_damage_passes_for_another_error_than_ours(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -9,7 +9,6 @@ import fcntl
 import functools
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from git_clone import require_clone
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT = "c50dc9b2cab2d9d78516f7ce03774a3fe86db58d"
@@ -65,8 +66,7 @@ class KeptRelease:
 @functools.cache
 def release_before() -> KeptRelease:
     """Return it, built if the cache lacks it. Skips the test where git or the commit is missing."""
-    if shutil.which("git") is None:
-        pytest.skip("requires git")
+    require_clone("which holds the release before")
     if _git("cat-file", "-e", f"{COMMIT}^{{commit}}").returncode:
         pytest.skip("requires history: this clone is shallow")
     # What it builds depends on the packages that it runs with.

@@ -25,7 +25,7 @@ CONTENT = st.lists(_PIECES, max_size=30).map(b"".join)
 
 @pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl"])
 @given(content=st.one_of(CONTENT, CONTENT.map(lambda rest: b"text\tlabel\n" + rest)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_bytes_are_a_table_or_refused(suffix: str, content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"a.{suffix}")
@@ -36,7 +36,7 @@ def test_any_bytes_are_a_table_or_refused(suffix: str, content: bytes) -> None:
 
 @pytest.mark.parametrize("task", ["cola", "sst-2", "squad"])
 @given(content=st.one_of(CONTENT, CONTENT.map(lambda rest: b"a\t1\t\tb\n" + rest)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_bytes_are_an_official_file_or_refused(task: TaskName, content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in ("train.tsv", "dev.tsv", "train-v1.1.json", "dev-v1.1.json"):
@@ -58,7 +58,7 @@ _CELL = st.text(st.characters(blacklist_characters="\0\r", blacklist_categories=
 
 
 @given(texts=st.lists(_CELL, min_size=2, max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_texts_come_back_as_csv_and_json_wrote_them(texts: list[str]) -> None:
     rows = [(text, str(number % 2)) for number, text in enumerate(texts)]
     with tempfile.TemporaryDirectory() as folder:

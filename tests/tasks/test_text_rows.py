@@ -100,7 +100,7 @@ SAMPLES = ["a", "b", "c", "d", "ab", "unhappy", "Caf\u00e9", "\u4e2da", ".", "x"
 TEXT = st.lists(st.sampled_from(SAMPLES), max_size=24).map(" ".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(rows=st.lists(st.tuples(TEXT, st.none() | TEXT), min_size=1, max_size=4), length=st.integers(8, 24))
 def test_rows_are_those_of_transformers_with_truncation(transformers_tokenizer, rows, length) -> None:  # type: ignore[no-untyped-def]
     ours = rows_of(texts(*((first, second, 0) for first, second in rows)), length)
