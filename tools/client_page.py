@@ -18,9 +18,8 @@ from model_page import MARK, clean
 
 INTRODUCTION = """
 `bert_operator.client` does from Python what [kubectl bert](../guides/kubectl-plugin.md#from-python) does, for notebooks
-and scripts. `Client` needs kubectl, whose contexts and credentials it takes; `LocalClient` runs the same jobs on this
-machine by `bert-operator local`; both import nothing but the standard library. All names below are imported from
-`bert_operator.client`. This prints the jobs of a namespace, and changes nothing:
+and scripts. It needs kubectl, whose contexts and credentials it takes, and imports the standard library alone. All
+names below are imported from `bert_operator.client`. This prints the jobs of a namespace, and changes nothing:
 """.strip()
 
 EXAMPLE = """
@@ -47,9 +46,8 @@ def render_client_page() -> str:
     """Every public name with signature, arguments, result and errors."""
     found = {name: getattr(client, name) for name in client.__all__}
     errors = {name: value for name, value in found.items() if inspect.isclass(value) and issubclass(value, Exception)}
-    # The clients first; what they take and give afterwards.
-    first = (client.Client, client.LocalClient)
-    names = sorted(found.keys() - errors.keys(), key=lambda name: (found[name] not in first, name))
+    # The client first; what it takes and gives afterwards.
+    names = sorted(found.keys() - errors.keys(), key=lambda name: (name != "Client", name))
     parts = ["# Python client", MARK, INTRODUCTION, f"```python\n{EXAMPLE}\n```"]
     for name in names:
         parts += [f"## {name}", *(_render_class(found[name]) if inspect.isclass(found[name]) else _render(found[name]))]

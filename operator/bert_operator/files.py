@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
-from typing import IO, Any
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows, where the client of a cluster can be imported, has neither
 
@@ -22,8 +21,3 @@ def replace_text(path: Path, text: str) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-
-
-def open_no_link(path: Path, mode: str) -> IO[Any]:
-    """Open a file as ``open`` does, unless it is a link: an OSError then."""
-    return open(path, mode, opener=lambda name, flags: os.open(name, flags | _NO_LINK, 0o666))

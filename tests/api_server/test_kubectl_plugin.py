@@ -16,7 +16,6 @@ from typing import NamedTuple
 import pytest
 
 from bert_operator.plugin.command_line import main
-from bert_operator.plugin.presets import PRESETS
 from cluster_api import Api, wait_until
 from cluster_jobs import Jobs, job_document
 from control_plane import ControlPlane
@@ -165,16 +164,6 @@ def test_a_missing_right_is_named(jobs: Jobs, bert: Bert) -> None:
         assert answer.code == 1
         assert "Forbidden" in answer.remarks
         assert "hint: ask whoever runs the cluster" in answer.remarks
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_is_a_job_that_the_api_server_takes(jobs: Jobs, bert: Bert, preset: str) -> None:
-    words = ("submit", "--preset", preset, "--text", "pvc/wiki/text", "--to", "pvc/results", "--workers", "4")
-    answer = bert(*words, "--dry-run=server")
-    assert answer.output.endswith(f"bert-{preset} created (server dry run)\n"), answer.remarks
-    answer = bert(*words, "--set", "stages[phase1].pretrain.lerningRate=1")
-    assert (answer.code, "lerningRate" in answer.remarks) == (1, True), "kubectl takes no unknown field"
-    assert jobs.is_gone(f"bert-{preset}")
 
 
 def test_what_a_job_costs_and_its_bundle_are_read_from_its_own_objects(

@@ -8,9 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-from bert_operator.api.parsing.validation import parse_job
 from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
 from bert_trainer.pod.launcher_log import LauncherLog, read_record_source
 from bert_trainer.pod.rank_output import Line
@@ -21,23 +19,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "guides" / "own-program.md"
 
 
 def programs() -> list[str]:
-    """Return the Python of the page: a function, what is watched for hangs, what reports progress."""
+    """Return the Python of the page: what is watched for hangs, what reports progress."""
     return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def test_the_function_of_the_guide_makes_a_job(tmp_path: Path) -> None:
-    program, _, _ = programs()
-    file = tmp_path / "notebook.py"
-    file.write_text(program)
-    made, _, started = program.partition("client = LocalClient()\n")
-    names: dict[str, Any] = {}
-    exec(compile(made, str(file), "exec"), names)
-    assert started.startswith('client.submit(manifest, mpi="gloo", collectives="torch")')
-    assert parse_job(names["manifest"]).spec.ranks == 2
-
-
 def test_a_program_with_the_two_lines_of_the_guide_is_watched() -> None:
-    _, program, _ = programs()
+    program, _ = programs()
     descriptor = os.memfd_create(MEMORY_NAME, 0)
     try:
         os.ftruncate(descriptor, SIZE_BYTES)
@@ -52,7 +39,7 @@ def test_a_program_with_the_two_lines_of_the_guide_is_watched() -> None:
 
 
 def test_the_program_of_the_guide_reports_progress(tmp_path: Path) -> None:
-    _, _, program = programs()
+    _, program = programs()
     config = tmp_path / "run.json"
     config.write_text(json.dumps({"job": {"name": "demo", "uid": "uid-1"}}))
     environment = {**os.environ, "BERT_RUN_CONFIG": str(config), "BERT_ATTEMPT": "2"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -9,10 +10,7 @@ import pytest
 
 from bert_operator import files
 from bert_operator.api.schema.status import JobStatus
-from bert_operator.client.job_folder import JobFolder
-from bert_operator.client.local_client import LocalClient
-from bert_operator.errors import OperatorError
-from bert_operator.files import open_no_link, replace_text
+from bert_operator.files import replace_text
 from bert_operator.local.status_file import StatusFile
 from sample_job import sample_job
 
@@ -25,18 +23,15 @@ def prey(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_status_and_a_job_s_folder_are_written_beside_links_that_lie_in_wait(tmp_path: Path, prey: Path) -> None:
+def test_a_status_is_written_beside_links_that_lie_in_wait(tmp_path: Path, prey: Path) -> None:
     folder = tmp_path / "demo"
     folder.mkdir()
-    for name in ("status.json", "run.json"):
+    for name in ("status.json", "status.json.new"):
         (folder / name).symlink_to(prey)
-        (folder / f"{name}.new").symlink_to(prey)
     StatusFile(folder / "status.json", sample_job(), "uid", tmp_path).write(JobStatus(phase="Running"))
-    JobFolder(folder).mark(suspend=True)
     assert prey.read_text() == "kept"
-    assert JobFolder(folder).run == {"suspend": True}
-    assert JobFolder(folder).status["status"]["phase"] == "Running"
-    assert sorted(path.name for path in folder.iterdir() if not path.is_symlink()) == ["run.json", "status.json"]
+    assert json.loads((folder / "status.json").read_text())["status"]["phase"] == "Running"
+    assert [path.name for path in folder.iterdir() if not path.is_symlink()] == ["status.json"]
 
 
 def test_a_file_is_made_anew_even_where_its_name_is_guessed(
@@ -61,36 +56,3 @@ def test_others_may_read_it_as_the_umask_says_and_a_failed_write_leaves_nothing(
         replace_text(tmp_path / "status.json", "\ud800")
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
     assert (tmp_path / "status.json").read_text() == "{}"
-
-
-@pytest.mark.parametrize("mode", ["wb", "ab", "a"])
-def test_a_log_and_a_lock_are_no_links(tmp_path: Path, prey: Path, mode: str) -> None:
-    (tmp_path / "log").symlink_to(prey)
-    with pytest.raises(OSError, match="symbolic links"), open_no_link(tmp_path / "log", mode):
-        pass
-    assert prey.read_text() == "kept"
-
-
-def test_a_lock_that_is_a_link_is_an_error_of_ours_and_hides_no_other_job(tmp_path: Path, prey: Path) -> None:
-    for name in ("linked", "other"):
-        JobFolder(tmp_path / name).path.mkdir()
-        replace_text(tmp_path / name / "run.json", "{}")
-        replace_text(tmp_path / name / "manifest.json", f'{{"metadata": {{"name": "{name}"}}}}')
-    (tmp_path / "linked" / "lock").symlink_to(prey)
-    folder = JobFolder(tmp_path / "linked")
-    with pytest.raises(OperatorError, match=r"linked/lock: got a symbolic link; allowed: .*\nhint: "):
-        _ = folder.is_running
-    with pytest.raises(OperatorError, match=r"linked/lock: got a symbolic link"):
-        folder.start({}, cwd=str(tmp_path), options=(), goes_on=True)
-    linked, other = LocalClient(tmp_path).jobs()
-    assert (linked.name, linked.phase, linked.reason) == ("linked", "Pending", "FolderUnusable")
-    assert (other.name, other.reason) == ("other", "ProcessGone")
-
-
-def test_a_log_that_is_a_link_is_neither_written_nor_read_through(tmp_path: Path, prey: Path) -> None:
-    (tmp_path / "log").symlink_to(prey)
-    with pytest.raises(OperatorError, match=r"log: got a symbolic link; allowed: "):
-        JobFolder(tmp_path).start({"spec": {"output": {}}}, cwd=str(tmp_path), options=(), goes_on=True)
-    assert prey.read_text() == "kept"
-    with pytest.raises(OperatorError, match=r"log: got a symbolic link; allowed: "):
-        next(JobFolder(tmp_path).lines())

@@ -50,13 +50,6 @@ def test_the_file_needs_no_package(made: Path, kubectl: KubectlStandIn) -> None:
     assert start(made / "kubectl-bert", kubectl, "doctor", "--help").returncode == 0
 
 
-def test_the_file_has_the_presets_in_it(made: Path, kubectl: KubectlStandIn) -> None:
-    words = ("submit", "--preset", "large", "--text", "pvc/wiki", "-o", "yaml")
-    answer = start(made / "kubectl-bert", kubectl, *words)
-    assert answer.returncode == 0, answer.stderr
-    assert yaml.safe_load(answer.stdout)["spec"]["model"] == {"preset": "large"}
-
-
 def test_the_file_makes_a_support_bundle(made: Path, kubectl: KubectlStandIn) -> None:
     kubectl.answer(GET, says(running()))
     kubectl.answer("get ", items())
@@ -104,7 +97,6 @@ def test_krew_is_told_what_it_will_find(made: Path) -> None:
         (["wait", "corpus", "--for", "s"], "stage=NAME step=N stopped stopping succeeded :4"),
         (["status", "-o", ""], "json name wide yaml :4"),
         (["submit", ""], ":0"),
-        (["submit", "--preset", ""], "large tiny :4"),
         (["cost", "corpus", "--prices", ""], ":0"),
         (["collect", "corpus", "--output", ""], ":0"),
         (["list", "--kubeconfig", ""], ":0"),

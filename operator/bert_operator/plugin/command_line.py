@@ -60,7 +60,6 @@ VERBS: tuple[Entry, ...] = (
     Entry("submit", "create jobs, or change them", submitting.add_submit_options, submitting.run_submit),
     Entry("export", "a job as a manifest", submitting.add_export_options, submitting.run_export),
     Entry("plot", "a figure over the steps", measuring.add_plot_options, measuring.run_plot),
-    Entry("compare", "two jobs side by side", measuring.add_compare_options, measuring.run_compare),
     Entry("top", "what the pods of jobs use", measuring.add_top_options, measuring.run_top),
     Entry("cost", "node-hours and their price", costing.add_cost_options, costing.run_cost),
     Entry("collect", "a support bundle, without names", collecting.add_collect_options, collecting.run_collect),

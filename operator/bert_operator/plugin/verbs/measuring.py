@@ -1,4 +1,4 @@
-"""``plot``, ``compare`` and ``top``."""
+"""``plot`` and ``top``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from bert_operator.errors import EXIT_SUCCEEDED, LaunchError, OperatorError
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.errors import ApiRefused, NoSuchObject
 from bert_operator.plugin.reading import read_job, read_metrics
-from bert_operator.plugin.views.compare_view import find_differences, show_comparison
 from bert_operator.plugin.views.plot_view import show_plot
 from bert_operator.plugin.views.top_view import show_top
 from bert_operator.render.names import JOB_LABEL
@@ -88,27 +87,6 @@ def _draw(points: Sequence[tuple[float, float]], title: str, metric: str, path: 
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
         raise OperatorError(f"--png: {path} cannot be written ({error})", hint="name a .png or .svg file") from error
-
-
-def add_compare_options(parser: argparse.ArgumentParser) -> None:
-    """Options of ``compare``."""
-    parser.add_argument("first", metavar="A", help="a job")
-    parser.add_argument("second", metavar="B", help="another one")
-    parser.add_argument("-o", "--output", choices=("json",), help="the fields of the specs that differ, for programs")
-
-
-def run_compare(arguments: argparse.Namespace, context: Context) -> int:
-    """Show two jobs side by side: figures, and the fields of their specs that differ."""
-    first, second = (read_job(context.kubectl, name) for name in (arguments.first, arguments.second))
-    if arguments.output == "json":
-        found = [
-            {"path": path, first.name: left, second.name: right}
-            for path, left, right in find_differences(first.spec, second.spec)
-        ]
-        context.console.show(json.dumps(found, indent=2, ensure_ascii=False))
-    else:
-        context.console.show(show_comparison(first, second, context.console.ink, context.now()))
-    return EXIT_SUCCEEDED
 
 
 def add_top_options(parser: argparse.ArgumentParser) -> None:

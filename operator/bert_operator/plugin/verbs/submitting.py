@@ -7,13 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-from bert_operator.errors import EXIT_FAILED, EXIT_SUCCEEDED, DocumentError, InputError
+from bert_operator.errors import EXIT_FAILED, EXIT_SUCCEEDED, DocumentError
 from bert_operator.names import KIND
 from bert_operator.plugin.changing import manifest_of
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.job import Job
 from bert_operator.plugin.kubectl import explain
-from bert_operator.plugin.presets import BUILTIN_TEXT, PRESETS, list_presets, make_manifest
 from bert_operator.plugin.programs import run_operator_command
 from bert_operator.plugin.reading import read_job
 from bert_operator.plugin.verbs.steering import teller
@@ -27,27 +26,7 @@ _NO_DIFFERENCE, _DIFFERENT = 0, 1
 
 def add_submit_options(parser: argparse.ArgumentParser) -> None:
     """Options of ``submit``."""
-    parser.add_argument(
-        "file", metavar="JOB.yaml", nargs="?", help="with one or more jobs, and other objects; -: standard input"
-    )
-    preset = parser.add_argument_group("a job from a preset, in place of a file")
-    preset.add_argument("--preset", choices=PRESETS, help="model, optimizer and stages of an example")
-    preset.add_argument(
-        "--text", metavar="pvc/CLAIM[/FOLDER]", help=f"what it is trained on: files of a claim, or {BUILTIN_TEXT}"
-    )
-    preset.add_argument("--name", help="of the job; default: bert-PRESET")
-    preset.add_argument("--workers", type=int, metavar="N", help="pods that train; default: 1")
-    preset.add_argument(
-        "--to", metavar="pvc/CLAIM[/FOLDER]", help="where results go; default: the profile's volume, in a folder NAME"
-    )
-    preset.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="changes",
-        metavar="PATH=VALUE",
-        help="a field below spec, such as precision=bf16 or stages[phase1].pretrain.learningRate=1e-4; repeatable",
-    )
+    parser.add_argument("file", metavar="JOB.yaml", help="with one or more jobs, and other objects; -: standard input")
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
         "--dry-run",
@@ -61,17 +40,11 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--watch", action="store_true", help="wait until the job has ended; exit code 1 if it has not succeeded"
     )
-    how.add_argument(
-        "-o", "--output", choices=("yaml",), help="with --preset: print the manifest, and hand it to no cluster"
-    )
 
 
 def run_submit(arguments: argparse.Namespace, context: Context) -> int:
-    """Create the jobs of a manifest or of a preset, or change them, as kubectl apply does."""
-    given = _manifest_of(arguments, context)
-    if arguments.output:
-        context.console.show(str(given).rstrip("\n"))
-        return EXIT_SUCCEEDED
+    """Create the jobs of a manifest, or change them, as kubectl apply does."""
+    given = sys.stdin.read() if arguments.file == "-" else None
     if arguments.dry_run == "client":
         return run_operator_command(["check", arguments.file], "--dry-run=client", given=given)
     if arguments.diff:
@@ -90,38 +63,6 @@ def run_submit(arguments: argparse.Namespace, context: Context) -> int:
         where = context.kubectl.within(job.namespace).where
         context.console.remark(f"kubectl bert status {job.name}{where} shows what becomes of it")
     return EXIT_SUCCEEDED
-
-
-def _manifest_of(arguments: argparse.Namespace, context: Context) -> str | None:
-    """Return what is handed to kubectl on its standard input; None: it reads the file itself. ``file`` is set to it."""
-    if arguments.preset is None:
-        given = [
-            f"--{name}" for name in ("text", "name", "workers", "to", "output") if getattr(arguments, name) is not None
-        ]
-        given += ["--set"] if arguments.changes else []
-        if given:
-            raise InputError(f"{', '.join(given)}: got without --preset; allowed: together with it")
-        if arguments.file is None:
-            raise InputError("got neither a file nor --preset; allowed: one of them")
-        return sys.stdin.read() if arguments.file == "-" else None
-    if arguments.file is not None or arguments.text is None:
-        got = f"the file {arguments.file}" if arguments.file is not None else "no --text"
-        raise InputError(f"--preset: got {got}; allowed: --preset NAME --text pvc/CLAIM/FOLDER, without a file")
-    manifest = make_manifest(
-        arguments.preset,
-        text=arguments.text,
-        name=arguments.name,
-        workers=arguments.workers,
-        output=arguments.to,
-        changes=arguments.changes,
-    )
-    arguments.file, spec = "-", manifest["spec"]
-    context.console.remark(f"model, optimizer and pretraining are those of {list_presets()[arguments.preset]['from']}")
-    if "volume" not in spec["output"]:
-        context.console.remark("output.volume is left to the cluster's profile; --to pvc/CLAIM names one")
-    if "precision" not in spec:
-        context.console.remark("precision is fp32; --set precision=bf16, or fp16 on GPUs, is faster")
-    return render_yaml(manifest)
 
 
 def _show_difference(file: str, given: str | None, context: Context) -> int:
