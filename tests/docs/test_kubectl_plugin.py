@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from bert_operator.plugin.command_line import VERBS
 from bert_operator.plugin.errors import EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_TIMEOUT
 
@@ -14,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/guides/kubectl-plugin.md").read_text()
 
 
-def test_screens_are_those_of_the_tests(name: str) -> None:
-    assert (ROOT / f"tests/golden/plugin/{name}.txt").read_text() in GUIDE
+def test_the_screen_is_that_of_the_tests() -> None:
+    assert (ROOT / "tests/golden/plugin/status-running.txt").read_text() in GUIDE
 
 
 def test_every_verb_that_is_named_exists_and_each_is_named() -> None:
