@@ -36,16 +36,3 @@ def test_the_values_of_the_chart_that_take_verified_digests() -> None:
     built = helm_template(*(part for word in words for part in ("--set", word)))
     assert "registry.invalid" not in built
     assert f"ghcr.io/OWNER/bert-operator@{DIGEST}" in built
-
-
-def test_an_upgrade_names_what_stands_in_the_manifests(tmp_path: Path) -> None:
-    page = (GUIDES / "install.md").read_text()
-    renamed = re.findall(r"`name: (docker\.io/\S+)` becomes `name: (\S+)`", page)
-    assert renamed == [("docker.io/bert-operator/operator", "registry.invalid/bert-operator/operator")]
-    folder = copy_tree(tmp_path) / "overlays/gpu-nfs"
-    kustomization = folder / "kustomization.yaml"
-    found = yaml.safe_load(kustomization.read_text())
-    for name, is_taken in zip(renamed[0], (False, True), strict=True):
-        mine = {"name": name, "newName": "mine.example/operator", "newTag": "0.2.0"}
-        kustomization.write_text(yaml.safe_dump({**found, "images": [mine]}))
-        assert ("mine.example/operator:0.2.0" in kustomize(folder)) == is_taken
