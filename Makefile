@@ -181,7 +181,7 @@ check: lint types layers generated secrets ## Everything that needs no test run:
 
 lint: setup ## Style, formatting and spelling
 	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check --quiet . || { echo "make format mends that"; exit 1; }
+	@$(BIN)/ruff format --check --quiet . || { echo "make format fixes that"; exit 1; }
 	@$(BIN)/codespell
 
 types: setup ## Strict types of both packages and the tools
@@ -205,7 +205,7 @@ generate: setup ## Write docs/reference and the CRD again
 docs: setup ## Make the documentation's site in build/site, for a browser; warnings are errors
 	@$(BIN)/python tools/docs_site.py "$$(tools/docs.sh)"
 
-format: setup ## Let ruff format and mend what it can
+format: setup ## Let ruff format and fix what it can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 

@@ -51,7 +51,7 @@ def main() -> int:
     # Warnings name the copies, whose paths are those of the pages.
     status = subprocess.run([command, *options, PAGES, SITE], cwd=ROOT).returncode
     if status:
-        print("hint: build/pages holds copies; mend the page of the same path", file=sys.stderr)
+        print("hint: build/pages holds copies; fix the page of the same path", file=sys.stderr)
         return status
     (SITE / "index.html").write_text(FIRST_PAGE)
     problems = [

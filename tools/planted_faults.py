@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FAULTS = Path("tests/planted/faults.toml")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (tests\S+)", re.MULTILINE)
 _KERNELS = "trainer/bert_trainer/model/backends/cpu/lib"
-_LONGEST_S = "3600"
+_MAX_DURATION_S = "3600"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def run_tests(fault: Fault, root: Path, command: list[str]) -> Result:
     path.write_text(before.replace(fault.old, fault.new))
     try:
         for folders in [[]] if names_tests else split_tests(root, fault.file):
-            words = ["timeout", "-k", "10", _LONGEST_S, f"{root}/.venv/bin/{command[0]}", *command[1:], "-x", "-q"]
+            words = ["timeout", "-k", "10", _MAX_DURATION_S, f"{root}/.venv/bin/{command[0]}", *command[1:], "-x", "-q"]
             ended = subprocess.run([*words, *folders], cwd=root, env=environment, capture_output=True, text=True)
             names = _FAILED.findall(ended.stdout) if ended.returncode in (1, 2) else []
             if ended.returncode not in (0, 5):  # 5: nothing but what is left out stands in these folders

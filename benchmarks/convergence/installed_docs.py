@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bert_trainer.dataset.corpus.python_docs import split_paragraphs, split_sentences
 
-SMALLEST_PACKAGE_BYTES = 20_000
+MIN_PACKAGE_BYTES = 20_000
 """Packages with less text are left out."""
 
 
@@ -28,7 +28,7 @@ def write_installed_docs(folder: Path) -> int:
         if not package.is_dir() or package.suffix in (".dist-info", ".libs"):
             continue
         text = "\n\n".join(_documents(package, seen))
-        if len(text) >= SMALLEST_PACKAGE_BYTES:
+        if len(text) >= MIN_PACKAGE_BYTES:
             (folder / f"{package.name}.txt").write_text(text + "\n", encoding="utf-8")
             total += len(text)
     return total

@@ -108,11 +108,11 @@ class _Growth:
         """Return the approximate size of the text."""
         return int((self._widths[numbers] + 1).sum())
 
-    def cut(self, numbers: Numbers, most_bytes: int) -> Numbers:
+    def cut(self, numbers: Numbers, max_bytes: int) -> Numbers:
         """Return the first documents that have so many bytes together, all where there are not as many."""
         document_ends = np.flatnonzero((numbers[1:] == _LINE_END) & (numbers[:-1] == _LINE_END)) + 2
         sizes = np.cumsum(self._widths[numbers] + 1)[document_ends - 1]
-        at = int(np.searchsorted(sizes, most_bytes))
+        at = int(np.searchsorted(sizes, max_bytes))
         return numbers[: document_ends[min(at, len(document_ends) - 1)]]
 
     def render(self, numbers: Numbers) -> bytes:

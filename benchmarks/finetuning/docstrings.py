@@ -38,9 +38,9 @@ ALIASES = ("hf", "huggingface", "learn", "mpl", "np", "nx", "plt", "pytorch", "s
 
 TRAINING_ROWS, HELD_OUT_ROWS = 200, 100
 """Of each package."""
-MOST_READ = 1500
+MAX_READ = 1500
 """Docstrings of each package: enough to choose from."""
-LONGEST_WORDS, SHORTEST_WORDS = 48, 6
+MAX_WORDS, MIN_WORDS = 48, 6
 """Of a row's text; what follows is cut."""
 _SKIPPED = frozenset({"_vendor", "externals", "test", "testing", "tests"})
 
@@ -110,10 +110,10 @@ def _choose(
     for module, texts in modules.items():
         side = 0 if len(sides[0]) < wanted[0] else 1
         for prose in texts:
-            words = remove_names(prose, names).split()[:LONGEST_WORDS]
+            words = remove_names(prose, names).split()[:MAX_WORDS]
             text = " ".join(words)
             key = hashlib.sha256(text.casefold().encode()).digest()[:16]
-            if len(words) >= SHORTEST_WORDS and key not in seen and len(sides[side]) < wanted[side]:
+            if len(words) >= MIN_WORDS and key not in seen and len(sides[side]) < wanted[side]:
                 seen.add(key)
                 sides[side].append(Row(text, package, module))
         if len(sides[1]) == wanted[1]:
@@ -168,7 +168,7 @@ def _read(modules: dict[str, Path]) -> dict[str, list[str]]:
     """Return the docstrings of a package by module."""
     texts: dict[str, list[str]] = {}
     for module, path in modules.items():
-        if sum(map(len, texts.values())) >= MOST_READ:
+        if sum(map(len, texts.values())) >= MAX_READ:
             break
         texts[module] = list(_prose(path))
     return texts

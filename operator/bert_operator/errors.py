@@ -67,7 +67,7 @@ ABSENT = "nothing"
 UNKNOWN_FIELD = "a field that does not exist here"
 """``got`` of a problem with an unknown field."""
 
-_LONGEST_VALUE = 60
+_MAX_VALUE = 60
 """Characters."""
 
 
@@ -106,7 +106,7 @@ def render_value(value: object) -> str:
     """Render a value as it stands in YAML's flow style, shortened where it is long."""
     # default=str: messages quote whatever was found, also what JSON has no form for.
     text = printable(json.dumps(value, ensure_ascii=False, default=str))
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+    return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 3]}..."
 
 
 class InvalidJob(InputError):

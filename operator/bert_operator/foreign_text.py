@@ -27,16 +27,16 @@ def visible(text: str) -> str:
     return text if text.isascii() and text.isprintable() else _UNSEEN.sub("\ufffd", text)
 
 
-def tame(text: str) -> str:
+def sanitize(text: str) -> str:
     """Return lines of a log for a terminal: with their colours, and nothing else that controls one.
 
     A program may print whatever it likes, such as sequences that rewrite earlier lines or set the clipboard. Of a
     progress bar that goes back to the beginning of its line, the last state is shown.
     """
-    return "\n".join(map(_tame_line, text.split("\n")))
+    return "\n".join(map(_sanitize_line, text.split("\n")))
 
 
-def _tame_line(line: str) -> str:
+def _sanitize_line(line: str) -> str:
     kept = line.rstrip("\r").rpartition("\r")[2]
     # Every other part sets a colour. None may reach what is printed next: one of them hides it.
     parts = _COLOUR.split(kept)

@@ -35,7 +35,7 @@ def time_of(text: object) -> float | None:
         return None
 
 
-LONGEST_ESTIMATE_S = 10 * 365 * 86_400.0
+MAX_ESTIMATE_S = 10 * 365 * 86_400.0
 """What a program expects to take longer is no estimate."""
 
 

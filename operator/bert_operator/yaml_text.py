@@ -17,7 +17,7 @@ _SENTENCE = re.compile(r"[A-Za-z][^\s:#]*( [^\s:#]+)+")
 """Words with spaces are text in all versions; without ``: `` and `` #``, which end a plain scalar."""
 _OTHERS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
 """Words that are no texts in YAML 1.1 or 1.2, in any case."""
-_LONGEST_KEY = 1000
+_MAX_KEY = 1000
 """Characters of a key that stands before its colon without a mark; readers give up at 1,024."""
 _BREAK = re.compile(r"(?<=\S) (?=\S)")
 
@@ -50,7 +50,7 @@ def _lines(value: Any, width: int, depth: int) -> Iterator[str]:
 
 def _entry(name: str, item: Any, width: int, depth: int) -> Iterator[str]:
     (key,) = _scalar(name, 0, is_key=True)
-    if is_long := len(key) > _LONGEST_KEY:
+    if is_long := len(key) > _MAX_KEY:
         yield f"? {key}"
         key = ""
     if isinstance(item, Mapping) and item:

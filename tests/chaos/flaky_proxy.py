@@ -210,9 +210,9 @@ class FlakyProxy(Served):
         return response
 
 
-async def _hold(fault: Fault, longest_s: float = math.inf) -> None:
+async def _hold(fault: Fault, max_s: float = math.inf) -> None:
     fault.reached.set()
-    until_s = time.monotonic() + longest_s
+    until_s = time.monotonic() + max_s
     while not fault.released.is_set() and time.monotonic() < until_s:
         await asyncio.sleep(0.01)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bert_operator.api.schema.optimizers import LARGEST_ADAMW_BATCH
+from bert_operator.api.schema.optimizers import MAX_ADAMW_BATCH
 from bert_trainer.training import verdict
 
 
 def test_both_have_the_same_largest_batch_for_adamw() -> None:
-    assert verdict.LARGEST_ADAMW_BATCH == LARGEST_ADAMW_BATCH
+    assert verdict.MAX_ADAMW_BATCH == MAX_ADAMW_BATCH

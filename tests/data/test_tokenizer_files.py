@@ -103,7 +103,7 @@ def test_a_word_s_length_and_no_normalizer_are_heeded(tmp_path: Path) -> None:
     write_json(tmp_path / "tokenizer.json", document)
     theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(TEXT, add_special_tokens=False)
     assert tokens_of(tmp_path / "tokenizer.json") == theirs.tokens
-    assert read_vocabulary(tmp_path / "tokenizer.json").settings.longest_word == 3
+    assert read_vocabulary(tmp_path / "tokenizer.json").settings.max_word_characters == 3
 
 
 def test_truncation_and_padding_are_not_heeded(tmp_path: Path) -> None:

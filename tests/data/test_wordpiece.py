@@ -138,7 +138,7 @@ def test_words_looked_up_are_what_the_tokenizer_makes_of_the_sentence(sentences:
     ids = {token: number for number, token in enumerate([*SPECIAL.split(), *"abcdefg\u00e9\u4e2d#[].,", "##a", "##b"])}
     vocabulary = Vocabulary(tuple(ids), "0" * 64, 0, 1, 2, 3, 4)
     encoder = Encoder(vocabulary, lower_case=lower_case)
-    cache = WordCache(encoder.encode_words, most_words=5)
+    cache = WordCache(encoder.encode_words, max_words=5)
     expected = encoder.encode(sentences)
     for _ in range(2):
         for sentence, tokens in zip(sentences, expected, strict=True):
@@ -154,7 +154,7 @@ def test_a_cache_forgets_and_counts_what_it_has_not_seen() -> None:
         computed.append(list(words))
         return np.array([len(word) for word in words], dtype=np.int64), np.ones(len(words), dtype=np.int64)
 
-    cache = WordCache(lengths, most_words=3)
+    cache = WordCache(lengths, max_words=3)
     assert cache.look_up(["a", "bb", "a"])[0].tolist() == [1, 2, 1]
     assert cache.look_up(["bb", "ccc", "dddd"])[0].tolist() == [2, 3, 4]
     assert cache.look_up(["a"])[0].tolist() == [1]

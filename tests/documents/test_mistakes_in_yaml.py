@@ -54,7 +54,7 @@ def test_a_mistake_is_told_by_its_cause(text: str, place: str, cause: str, next_
     assert "(column " in message
     assert (text.splitlines() + [""])[number - 1].strip() in message
     assert next_step in hint
-    assert "mend" not in hint
+    assert "fix" not in hint
 
 
 def test_a_line_is_shown_without_signs_of_a_terminal_and_not_whole() -> None:

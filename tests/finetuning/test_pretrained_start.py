@@ -146,8 +146,8 @@ def test_without_a_data_set_the_vocabulary_is_the_one_beside_the_weights(
 
 def test_pretraining_lets_go_of_its_moments_and_gradients(data: Path, tmp_path: Path) -> None:
     session = Session.open(parse_run_config(document(tmp_path / "out", data)), Alone(), attempt=1)
-    session.learner.let_go_of_training()
-    session.learner.let_go_of_training()  # again by a second stage
+    session.learner.free_training_buffers()
+    session.learner.free_training_buffers()  # again by a second stage
     session.close()
     learner = session.learner
     held = (learner.parameters.gradients, learner.optimizer.first_moment, learner.optimizer.second_moment)

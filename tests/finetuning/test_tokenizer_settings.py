@@ -105,7 +105,7 @@ def test_what_only_tokenizer_json_can_say_is_exported_in_it(tmp_path: Path) -> N
     file.write_text(json.dumps({**json.loads(file.read_text()), "max_input_chars_per_word": 3}))
     assert main(["import", str(weights), "--format=huggingface", f"--output={tmp_path}/out"]) == 0
     assert AutoTokenizer.from_pretrained(tmp_path / "out").tokenize("Ein Wort") == ["ein", "[UNK]"]
-    assert read_vocabulary(tmp_path / "out" / "vocab.txt").settings.longest_word == 3
+    assert read_vocabulary(tmp_path / "out" / "vocab.txt").settings.max_word_characters == 3
 
 
 @pytest.mark.parametrize("command", ["import", "finetune"])

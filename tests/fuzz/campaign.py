@@ -114,7 +114,7 @@ def _run_child(reader: Reader, findings: Path, place: Path, shared: mmap.mmap, h
         arguments = ["fuzz", str(place / "corpus"), f"-seed_inputs=@{place / 'order'}", "-reload=0"]
         arguments += ["-shuffle=0", f"-artifact_prefix={place / 'left'}/"]
         arguments += [f"-max_total_time={max(1, int(seconds))}", f"-timeout={_HANG_SECONDS}", "-rss_limit_mb=0"]
-        arguments += [f"-seed={seed}", f"-max_len={reader.most_bytes}", "-len_control=0", f"-runs={inputs or -1}"]
+        arguments += [f"-seed={seed}", f"-max_len={reader.max_bytes}", "-len_control=0", f"-runs={inputs or -1}"]
         options = {}
         if reader.mutate is not None:
             change = reader.mutate

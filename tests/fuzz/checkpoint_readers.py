@@ -219,7 +219,7 @@ READERS = (
             *("save_tensors", "files_stamp", "stage_finished", "folder_name"),
         ),
         mutate=mutate_named(_BY_NAME, lambda: _sound("bert-trainer")),
-        most_bytes=1 << 16,
+        max_bytes=1 << 16,
     ),
     Reader(
         name="checkpoints-huggingface",
@@ -228,7 +228,7 @@ READERS = (
         modules=(f"{_C}.huggingface_import",),
         leaves_out=("_read_parts",),
         mutate=mutate_named(_BY_NAME, lambda: _sound("huggingface")),
-        most_bytes=1 << 16,
+        max_bytes=1 << 16,
     ),
     Reader(
         name="checkpoints-huggingface-parts",
@@ -237,7 +237,7 @@ READERS = (
         modules=(f"{_C}.huggingface_import", f"{_C}.tensor_files"),
         leaves_out=_OF_PICKLES,
         mutate=mutate_named(_BY_NAME, lambda: _sound("huggingface-parts")),
-        most_bytes=1 << 16,
+        max_bytes=1 << 16,
     ),
     Reader(
         name="checkpoints-huggingface-pickled",
@@ -246,7 +246,7 @@ READERS = (
         modules=(f"{_C}.tensor_files", f"{_C}.pickle_scan"),
         leaves_out=_OF_OTHERS,
         mutate=mutate_named(_BY_NAME, lambda: _sound("huggingface-pickled")),
-        most_bytes=1 << 16,
+        max_bytes=1 << 16,
     ),
     Reader(
         name="checkpoints-tensorflow",
@@ -257,7 +257,7 @@ READERS = (
             *("write_bundle", "_pieces", "write_table", "flush", "_append_block", "_encode_block"),
             *("_short_successor", "write_varint", "encode_fields"),
         ),
-        most_bytes=1 << 16,
+        max_bytes=1 << 16,
         mutate=mutate_named(_BY_NAME, lambda: _sound("tensorflow")),
     ),
     Reader(
@@ -268,6 +268,6 @@ READERS = (
         leaves_out=(*_OF_OTHERS, "read_pickled_tensors"),
         mutate=mutate_zip,
         file_name="ckpt_1.pt",
-        most_bytes=1 << 16,
+        max_bytes=1 << 16,
     ),
 )

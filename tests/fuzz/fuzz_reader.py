@@ -58,7 +58,7 @@ class Reader:
     """Whether a refusal has to name the file: text that came from no file has no name."""
     advises: bool = True
     """Whether a refusal has to say what to do: people do not write the files that the operator renders."""
-    most_bytes: int = 1 << 14
+    max_bytes: int = 1 << 14
     refusals: tuple[type[BaseException], ...] = (TrainerError, OperatorError)
     """What it may raise."""
 

@@ -91,6 +91,6 @@ READERS = (
         modules=("bert_trainer.checkpoints.nvidia_import",),
         mutate=mutate_zip,
         file_name="ckpt_1.pt",
-        most_bytes=1 << 17,
+        max_bytes=1 << 17,
     ),
 )

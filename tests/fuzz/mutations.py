@@ -20,13 +20,13 @@ _ODD: tuple[Any, ...] = (
     *("", " ", "a", "0", "1", "-1", "nan", "null", "..", "/", "/etc/passwd", "~", "\0", "\ud800", "\u2028", "\x1b[2J"),
     *("é", "x" * 300, "a\nb", "9" * 5000, [], {}, [[]], [None], {"": None}, [0] * 50),
 )
-_MOST_BYTES_PARSED = 1 << 16
+_MAX_BYTES_PARSED = 1 << 16
 
 
 def mutate_json(data: bytes, chance: Chance) -> bytes:
     """Change one value of a document, or its bytes."""
     draw = chance.draw
-    if draw.random() < 0.2 or len(data) > _MOST_BYTES_PARSED:
+    if draw.random() < 0.2 or len(data) > _MAX_BYTES_PARSED:
         return chance.bytes(data)
     try:
         document = json.loads(data)

@@ -168,7 +168,7 @@ READERS = (
         ),
         modules=("bert_operator.local.hosts",),
         leaves_out=("render_hostfile",),
-        most_bytes=1024,
+        max_bytes=1024,
     ),
     Reader(
         name="progress-records",
@@ -186,6 +186,6 @@ READERS = (
         only=("parse_termination_message", "_first_failed_worker", "read_termination_record", "read_outcome"),
         mutate=mutate_json,
         names_file=False,
-        most_bytes=4096,
+        max_bytes=4096,
     ),
 )

@@ -3,7 +3,7 @@
 The last line is ``fuzz: readers=... inputs=... least_coverage=... crashes=... slowest_s=... peak_mb=...``. The exit
 status is 1 where anything was found, or where a reader was shown nothing or none of its lines was reached; 2 where
 nothing could be fuzzed: atheris is not installed, or no reader has the name. Inputs of findings are left under
-``runs/fuzz``; once mended, a finding's file belongs into ``tests/fuzz/findings``, which ``tests/fuzz/test_findings.py``
+``runs/fuzz``; once fixed, a finding's file belongs into ``tests/fuzz/findings``, which ``tests/fuzz/test_findings.py``
 replays without atheris.
 """
 

@@ -148,7 +148,7 @@ READERS = (
         mutate=mutate_json,
         file_name="run-config.json",
         advises=False,
-        most_bytes=1 << 15,
+        max_bytes=1 << 15,
     ),
     Reader(
         name="model-descriptions",

@@ -65,7 +65,7 @@ def _plain(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value.item() if isinstance(value, np.generic) else str(value)
 
 
-_MOST_BYTES = 1 << 24
+_MAX_BYTES = 1 << 24
 """That a dataset or a chunk may have of which something is written; what is only claimed may be of any size."""
 
 
@@ -122,12 +122,12 @@ def _build_one(file: h5py.File, name: str, wanted: dict[str, Any]) -> None:
     chunks = tuple(wanted["chunks"]) if wanted["chunks"] else None
     ragged = bool(wanted["ragged"])
     item_bytes = 16 if ragged else dtype.itemsize
-    is_small = item_bytes * prod(float(size) for size in chunks or shape) <= _MOST_BYTES
+    is_small = item_bytes * prod(float(size) for size in chunks or shape) <= _MAX_BYTES
     if chunks is None and not is_small:
         return
     kind = h5py.vlen_dtype(dtype) if ragged else dtype
     held = file.create_dataset(name, shape, kind, chunks=chunks, compression=wanted["compression"])
-    is_small &= item_bytes * prod(map(float, shape)) <= _MOST_BYTES
+    is_small &= item_bytes * prod(map(float, shape)) <= _MAX_BYTES
     with suppress(*_IMPOSSIBLE), np.errstate(all="ignore"):
         if ragged and is_small:
             for row, values in enumerate(wanted["values"]):
@@ -269,7 +269,7 @@ READERS = (
             leaves_out=(*_WRITERS, *(_OF_PACKED if layout == "mlperf-variable" else ())),
             mutate=_mutate_description,
             file_name="description.json",
-            most_bytes=1 << 15,
+            max_bytes=1 << 15,
         )
         for layout in LAYOUTS
         if layout != "tfrecord"
@@ -281,6 +281,6 @@ READERS = (
         modules=(f"{_SHARDS}.header",),
         leaves_out=("is_hdf5",),
         file_name=NAME,
-        most_bytes=1 << 15,
+        max_bytes=1 << 15,
     ),
 )

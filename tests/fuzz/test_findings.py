@@ -1,4 +1,4 @@
-"""What fuzzing found stays mended: each input of ``findings/READER`` is read or refused as it should be.
+"""What fuzzing found stays fixed: each input of ``findings/READER`` is read or refused as it should be.
 
 And what ``make fuzz`` relies on: every reader reads its own sound inputs, and a reader that breaks the rules is told.
 """
@@ -26,13 +26,13 @@ from trial import judge  # noqa: E402
 from untraced import judge_untraced  # noqa: E402
 
 HERE = Path(__file__).parent
-LEAST_COVERAGE = 0.7
+MIN_COVERAGE = 0.7
 BY_NAME = {reader.name: reader for reader in READERS}
 KEPT = sorted(path for folder in ("findings", "corpus") for path in (HERE / folder).glob("*/*"))
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_what_was_found_stays_mended(path: Path, tmp_path: Path) -> None:
+def test_what_was_found_stays_fixed(path: Path, tmp_path: Path) -> None:
     reader, given, work = BY_NAME[path.parent.name], tmp_path / "given", tmp_path / "work"
     given.mkdir()
     work.mkdir()
@@ -58,9 +58,9 @@ def test_given_inputs_reach_most_of_a_reader(reader: Reader, tmp_path: Path) -> 
     given.mkdir()
     work.mkdir()
     seeds = list(reader.seeds(given))
-    assert max(map(len, seeds)) <= reader.most_bytes, "libFuzzer would cut it"
+    assert max(map(len, seeds)) <= reader.max_bytes, "libFuzzer would cut it"
     found, wanted = trace(reader, seeds, work), lines_of(reader)
-    assert len(found.lines) >= LEAST_COVERAGE * len(wanted), sorted(wanted - found.lines)
+    assert len(found.lines) >= MIN_COVERAGE * len(wanted), sorted(wanted - found.lines)
     assert found.left_out == set()
 
 

@@ -197,6 +197,6 @@ READERS = (
         only=("_note", "read_note", "of"),
         mutate=mutate_json,
         file_name="note.json",
-        most_bytes=4096,
+        max_bytes=4096,
     ),
 )

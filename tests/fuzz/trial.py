@@ -17,11 +17,11 @@ from pathlib import Path
 
 from fuzz_reader import NoInput, Reader
 
-MOST_SECONDS = 5.0
+MAX_SECONDS = 5.0
 """Of processor time: a busy machine makes nothing slow."""
 SLOW = "slow"
 """The place of a finding of that kind."""
-MOST_MB = 1000
+MAX_MB = 1000
 _ADDRESS_SPACE = 4 << 30
 """More than what is allowed, so that the measure above finds it and the machine is safe all the same."""
 _FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "subprocess.Popen", "socket.connect")
@@ -159,11 +159,11 @@ def judge(reader: Reader, data: bytes, place: Path) -> Verdict:
     finally:
         _watch.place = None
     seconds, most = time.process_time() - started, peak_mb()
-    if not problem and seconds > MOST_SECONDS:
-        problem, where = f"took {seconds:.1f} s of a processor; allowed: {MOST_SECONDS:g}", SLOW
+    if not problem and seconds > MAX_SECONDS:
+        problem, where = f"took {seconds:.1f} s of a processor; allowed: {MAX_SECONDS:g}", SLOW
     # Of a process that held more before this input, the highest is not this input's.
-    if not problem and most > before_mb and most - held_mb > MOST_MB:
-        problem, where = f"the process grew from {held_mb:.0f} to {most:.0f} MB; allowed: {MOST_MB} more", "large"
+    if not problem and most > before_mb and most - held_mb > MAX_MB:
+        problem, where = f"the process grew from {held_mb:.0f} to {most:.0f} MB; allowed: {MAX_MB} more", "large"
     return Verdict(seconds, most, problem, where, refused)
 
 

@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from fuzz_reader import Reader  # noqa: E402 - after the path
 from trial import Verdict, judge  # noqa: E402
 
-_MOST_SECONDS = 300.0
+_MAX_SECONDS = 300.0
 
 
 def judge_untraced(reader: Reader, path: Path) -> Verdict | None:
@@ -31,7 +31,7 @@ def judge_untraced(reader: Reader, path: Path) -> Verdict | None:
             [sys.executable, __file__, reader.name, str(path)],
             capture_output=True,
             text=True,
-            timeout=_MOST_SECONDS,
+            timeout=_MAX_SECONDS,
             check=True,
         ).stdout
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired):

@@ -153,7 +153,7 @@ def test_going_back_for_one_step_comes_to_what_skipping_it_comes_to(
 def test_going_back_mends_weights_that_were_damaged_in_memory(
     tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What skipping cannot mend: every step after it would be skipped as well."""
+    """What skipping cannot fix: every step after it would be skipped as well."""
     healthy, damages = steps.take_step, [8]
 
     def take_step(learner: Any, *arguments: Any, **named: Any) -> Any:

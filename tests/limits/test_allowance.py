@@ -138,16 +138,16 @@ def test_a_mistake_of_the_operator_s_own_holds_no_ranks() -> None:
 def test_of_two_that_decide_at_once_one_gets_the_last_rank() -> None:
     allowance = Allowance(Index(), settings_with(ranksPerNamespace=4))
     first, second, foreign = JobRef("a", "first"), JobRef("a", "second"), JobRef("b", "first")
-    assert allowance.take(first, Demand(ranks=3)) is None
-    assert allowance.take(second, Demand(ranks=2)) is not None
+    assert allowance.reserve(first, Demand(ranks=3)) is None
+    assert allowance.reserve(second, Demand(ranks=2)) is not None
     assert allowance.still_waits(second)
-    assert allowance.take(foreign, Demand(ranks=4)) is None, "another namespace has its own"
-    assert allowance.take(first, Demand(ranks=3)) is None, "asked again, a job is not counted beside itself"
-    allowance.settle(first)
+    assert allowance.reserve(foreign, Demand(ranks=4)) is None, "another namespace has its own"
+    assert allowance.reserve(first, Demand(ranks=3)) is None, "asked again, a job is not counted beside itself"
+    allowance.release(first)
     assert not allowance.still_waits(second)
-    assert allowance.take(second, Demand(ranks=2)) is None
+    assert allowance.reserve(second, Demand(ranks=2)) is None
     allowance.forget(second)
-    assert allowance.take(first, Demand(ranks=4)) is None
+    assert allowance.reserve(first, Demand(ranks=4)) is None
 
 
 def test_a_job_s_own_child_is_not_counted_beside_itself() -> None:
@@ -156,8 +156,8 @@ def test_a_job_s_own_child_is_not_counted_beside_itself() -> None:
     ref = apply(cluster, "demo", slotsPerWorker=3)
     look(operator, ref)
     allowance = Allowance(operator.index, settings_with(ranksPerNamespace=4))
-    assert allowance.take(ref, Demand(ranks=4)) is None
-    assert allowance.take(JobRef(NAMESPACE, "other"), Demand(ranks=2)) is not None
+    assert allowance.reserve(ref, Demand(ranks=4)) is None
+    assert allowance.reserve(JobRef(NAMESPACE, "other"), Demand(ranks=2)) is not None
 
 
 def test_network_devices_of_profiles_are_not_counted_as_gpus() -> None:
@@ -169,9 +169,9 @@ def test_network_devices_of_profiles_are_not_counted_as_gpus() -> None:
     )
     allowance = Allowance(Index(), settings)
     ref = JobRef("a", "demo")
-    assert allowance.take(ref, Demand(4, (("example.com/hca", 8), ("nvidia.com/gpu", 8)))) is None
-    assert allowance.take(ref, Demand(4, (("example.com/hca", 8), ("nvidia.com/gpu", 9)))) is not None
-    assert allowance.take(ref, Demand(4, (("amd.com/gpu", 5), ("nvidia.com/gpu", 4)))) is not None
+    assert allowance.reserve(ref, Demand(4, (("example.com/hca", 8), ("nvidia.com/gpu", 8)))) is None
+    assert allowance.reserve(ref, Demand(4, (("example.com/hca", 8), ("nvidia.com/gpu", 9)))) is not None
+    assert allowance.reserve(ref, Demand(4, (("amd.com/gpu", 5), ("nvidia.com/gpu", 4)))) is not None
 
 
 @pytest.mark.parametrize("workers", [1, 3])

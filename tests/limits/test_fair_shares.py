@@ -20,11 +20,11 @@ from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.recorder import (
     EVENTS_PER_SECOND,
     MAX_BUDGETS,
-    MOST_AT_ONCE,
+    MAX_BURST,
     SECONDS_EACH,
     EventRecorder,
 )
-from bert_operator.cluster.turns import Turns
+from bert_operator.cluster.round_robin import RoundRobin
 from bert_operator.cluster.work_queue import FEW_BACK_OFF_S, MAX_BACK_OFF_S, WorkQueue, longest_back_off_s
 from bert_operator.names import JobRef
 from bert_operator.render import names
@@ -144,7 +144,7 @@ def index_of(refs: list[JobRef]) -> Index:
 
 def test_hundreds_of_running_jobs_delay_no_log_of_another_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "READS_PER_SECOND", 1000)
-    monkeypatch.setattr(log_reader, "SHORTEST_ROUND_S", 0.02)
+    monkeypatch.setattr(log_reader, "MIN_ROUND_S", 0.02)
     in_a_round, others = 20, [JobRef(f"quiet-{number}", f"demo-{number}") for number in range(5)]
     logs = Logs(10 * in_a_round)
     index = index_of([*loud(300), *others])
@@ -161,7 +161,7 @@ def test_more_namespaces_than_a_round_has_reads_are_read_in_turn(
 ) -> None:
     """With twenty jobs each, all others always have one that was read before the only job of the thirteenth."""
     monkeypatch.setattr(log_reader, "READS_PER_SECOND", 1000)
-    monkeypatch.setattr(log_reader, "SHORTEST_ROUND_S", 0.005)
+    monkeypatch.setattr(log_reader, "MIN_ROUND_S", 0.005)
     others = [JobRef(f"other-{number}", f"demo-{number}-{job}") for number in range(12) for job in range(of_others)]
     logs = Logs(13 * 5)
     reader = LogReader(cast(ApiClient, logs), index_of([*others, QUIET]), lambda _: None, Metrics())
@@ -206,19 +206,19 @@ def test_events_of_a_job_have_a_budget_that_comes_back() -> None:
             recorder.emit(QUIET, uid, JobEvent("Normal", "Running", str(number)))
         return dropped(metrics) - before
 
-    assert emit(MOST_AT_ONCE) == 0
+    assert emit(MAX_BURST) == 0
     assert emit(100) == 100
     assert emit(1, "of-another-job") == 0
     now_s[0] += 3 * SECONDS_EACH
     assert emit(5) == 2
     now_s[0] += 10_000 * SECONDS_EACH
-    assert emit(MOST_AT_ONCE + 1) == 1, "a job that was quiet has saved no more than a burst"
+    assert emit(MAX_BURST + 1) == 1, "a job that was quiet has saved no more than a burst"
 
 
 def test_jobs_that_come_and_go_in_one_namespace_give_no_budget_back_to_another() -> None:
     metrics = Metrics()
     recorder = EventRecorder(Taking(0), metrics, lambda: 0.0)
-    for _ in range(MOST_AT_ONCE):
+    for _ in range(MAX_BURST):
         recorder.emit(QUIET, "uid", JobEvent("Normal", "Running", "m"))
     for number in range(MAX_BUDGETS + 100):
         recorder.emit(loud(1)[0], f"uid-{number}", JobEvent("Normal", "Running", "m"))
@@ -247,10 +247,10 @@ def test_events_of_a_namespace_are_written_at_a_bounded_rate(at_once: bool) -> N
 
 
 def test_items_that_wait_are_counted_and_the_largest_loses_its_oldest() -> None:
-    turns: Turns[int] = Turns()
+    fair: RoundRobin[int] = RoundRobin()
     for number in range(3):
-        turns.put("loud", number)
-    turns.put("quiet", 7)
-    assert (turns.drop(), len(turns)) == (0, 3)
-    assert [turns.take() for _ in range(3)] == [7, 1, 2]
-    assert not turns
+        fair.put("loud", number)
+    fair.put("quiet", 7)
+    assert (fair.drop(), len(fair)) == (0, 3)
+    assert [fair.take() for _ in range(3)] == [7, 1, 2]
+    assert not fair

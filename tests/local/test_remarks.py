@@ -415,12 +415,12 @@ def test_nothing_that_a_program_says_controls_the_terminal(tmp_path: Path) -> No
     summary, page = terminal()
     print_summary(summary, read_report(tmp_path), tmp_path)
     last = closing(failed("ApplicationRetriesSpent", message=HOSTILE))
-    tamed = "a?[2Jb?2Jc?d?e?f?g?"
-    assert output.getvalue() == f"{tamed}\n{tamed}\n"
-    assert remarks.getvalue() == f"{tamed}\n"
-    assert stream.getvalue().count(tamed) == 3
-    assert page.getvalue().count(tamed.replace("?", "\ufffd")) == 2
-    assert f"Failed: {tamed}".replace("?", "\ufffd") in last
+    sanitized = "a?[2Jb?2Jc?d?e?f?g?"
+    assert output.getvalue() == f"{sanitized}\n{sanitized}\n"
+    assert remarks.getvalue() == f"{sanitized}\n"
+    assert stream.getvalue().count(sanitized) == 3
+    assert page.getvalue().count(sanitized.replace("?", "\ufffd")) == 2
+    assert f"Failed: {sanitized}".replace("?", "\ufffd") in last
 
 
 def test_each_way_to_fail_has_its_one_next_step() -> None:

@@ -48,7 +48,7 @@ def test_a_job_without_a_status_is_pending() -> None:
 
 def test_the_names_of_stages_are_known_also_of_a_job_that_is_too_large_to_be_kept() -> None:
     stages = [{"name": "prepare"}, {"name": "phase1"}, {"name": 7}, "phase2", {}]
-    assert read_job({"spec": {"stages": stages}}, most_bytes=10).stages == ("prepare", "phase1")
+    assert read_job({"spec": {"stages": stages}}, max_bytes=10).stages == ("prepare", "phase1")
     assert read_job({"spec": {"stages": {}}}).stages == ()
 
 

@@ -257,10 +257,10 @@ def test_a_node_is_news_for_the_jobs_above_it_only_when_its_trouble_changes() ->
     assert index.nodes_of_pods() == {"node-1"}
     assert index.put_node("node-1", node(("Ready", "True", "", ""))) == []
     assert index.put_node("node-2", node(NOT_READY)) == []
-    before = index.news(ref) if ref else 0
+    before = index.revision(ref) if ref else 0
     assert index.put_node("node-1", node(NOT_READY)) == [ref]
     assert ref is not None
-    assert index.news(ref) > before
+    assert index.revision(ref) > before
     assert index.put_node("node-1", node(NOT_READY)) == []
     assert index.put_node("node-1", node(("Ready", "True", "", ""))) == [ref]
     index.keep_nodes({"node-1"})

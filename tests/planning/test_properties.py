@@ -18,7 +18,7 @@ from sample_job import sample_job
 
 JOB = sample_job(lambda spec: spec.update(runPolicy={"applicationRetries": 2, "infrastructureRetries": 3}))
 # Two runs, each with one success, 2 retries of one kind and 3 of the other.
-MOST_ATTEMPTS = 2 * (1 + 2 + 3)
+MAX_ATTEMPTS = 2 * (1 + 2 + 3)
 
 ENDS: dict[str, dict[str, object]] = {
     "done": {"state": "Succeeded", "exit_code": 0},
@@ -119,7 +119,7 @@ def test_random_walks_never_double_children_nor_wake_an_ended_job(events: list[t
 
 
 @settings(max_examples=200)
-@given(st.lists(st.sampled_from(list(ENDS)), min_size=MOST_ATTEMPTS, max_size=MOST_ATTEMPTS))
+@given(st.lists(st.sampled_from(list(ENDS)), min_size=MAX_ATTEMPTS, max_size=MAX_ATTEMPTS))
 def test_a_job_ends_after_a_bounded_number_of_attempts(ends: list[str]) -> None:
     seen = Observations()
     seen.settle()
@@ -129,7 +129,7 @@ def test_a_job_ends_after_a_bounded_number_of_attempts(ends: list[str]) -> None:
         seen.now_s += 400
         seen.settle()
     assert seen.status.phase in TERMINAL_PHASES
-    assert seen.status.attempt <= MOST_ATTEMPTS
+    assert seen.status.attempt <= MAX_ATTEMPTS
 
 
 @settings(max_examples=100)

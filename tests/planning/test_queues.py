@@ -45,13 +45,13 @@ def test_who_was_preempted_is_told_what_is_kept(checkpoint: CheckpointStatus | N
     assert kept in status.message
 
 
-def test_what_no_waiting_mends_is_a_blocker_until_it_is_mended() -> None:
+def test_what_no_waiting_mends_is_a_blocker_until_it_is_fixed() -> None:
     blocker = Blocker(reason=BlockerReason.DEACTIVATED, message="put it back")
     status = status_of(queued(blocker=blocker))
     assert (status.phase, status.reason, status.message) == ("Queued", "Deactivated", "put it back")
     assert reason_of(status, "Blocked") == "Deactivated"
-    mended = plan(TRAINING_ONLY, Observed(status=status, children=(queued(),)), NOW_S).status
-    assert (mended.reason, reason_of(mended, "Blocked")) == ("Queued", None)
+    fixed = plan(TRAINING_ONLY, Observed(status=status, children=(queued(),)), NOW_S).status
+    assert (fixed.reason, reason_of(fixed, "Blocked")) == ("Queued", None)
 
 
 def test_what_admitted_a_child_stays_told_while_nothing_else_is_known() -> None:

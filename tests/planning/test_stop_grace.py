@@ -44,7 +44,7 @@ def with_grace(seconds: int) -> Any:
 
 
 def seen(status: JobStatus, child: Child = RUNNING, **more: Any) -> Observed:
-    return Observed(status=status, children=(child,), **{"longest_grace_s": 86_400, **more})
+    return Observed(status=status, children=(child,), **{"max_grace_s": 86_400, **more})
 
 
 def condition(status: JobStatus) -> Condition | None:
@@ -124,7 +124,7 @@ def test_a_grace_that_is_too_short_is_told_with_numbers_and_the_next_attempt_get
     assert (step.create.attempt, step.create.stop_grace_s, step.status.stop_grace_seconds) == (2, 202, 202)
     assert step.status.failures[0].reason == FailureReason.KILLED
     assert step.status.failures[0].checkpoint == CheckpointStatus(stage="phase1", step=10), "not in each of hundreds"
-    again = plan(TRAINING_ONLY, Observed(status=step.status, longest_grace_s=86_400), NOW_S + 60)
+    again = plan(TRAINING_ONLY, Observed(status=step.status, max_grace_s=86_400), NOW_S + 60)
     assert again.create == step.create, "after a crash between status and child"
 
     second = replace(RUNNING, attempt=2, grace_s=202, ref=REF.model_copy(update={"attempt": 2}))
@@ -140,13 +140,13 @@ def test_a_grace_that_is_too_short_is_told_with_numbers_and_the_next_attempt_get
 
 
 def test_where_the_settings_allow_no_more_the_condition_stays_and_says_who_can_do_something() -> None:
-    status = plan(TRAINING_ONLY, seen(STATUS, checkpoint=saved(), longest_grace_s=120), NOW_S).status
+    status = plan(TRAINING_ONLY, seen(STATUS, checkpoint=saved(), max_grace_s=120), NOW_S).status
     told = condition(status)
     assert told is not None
     assert "The next attempt gets 120 s, since 120 s are the most" in told.message
     assert "limits.stopGraceSeconds" in told.message
     killed = replace(RUNNING, state="Failed", signal=9, finished_at_s=NOW_S, ref=None)
-    step = plan(TRAINING_ONLY, seen(status, killed, longest_grace_s=120), NOW_S)
+    step = plan(TRAINING_ONLY, seen(status, killed, max_grace_s=120), NOW_S)
     assert step.create is not None
     assert (step.create.stop_grace_s, step.status.stop_grace_seconds) == (None, None)
 
@@ -164,7 +164,7 @@ def test_a_job_that_gives_enough_hears_nothing() -> None:
 
 
 def test_outside_of_a_cluster_nothing_is_told_and_nothing_raised() -> None:
-    status = plan(TRAINING_ONLY, seen(STATUS, checkpoint=saved(), longest_grace_s=None), NOW_S).status
+    status = plan(TRAINING_ONLY, seen(STATUS, checkpoint=saved(), max_grace_s=None), NOW_S).status
     assert condition(status) is None
 
 

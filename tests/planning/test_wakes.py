@@ -18,7 +18,7 @@ from fake_controllers import act, end_pod, is_alive, start_pod
 from job_walk import REF, Shape, World, change_policy
 from walking_operator import Fault, Operator
 
-MOST_MOMENTS = 120
+MAX_MOMENTS = 120
 
 
 class WokenOperator(Operator):
@@ -55,7 +55,7 @@ class Sleepers:
 
         fault: of the first look.
         """
-        for _ in range(MOST_MOMENTS):
+        for _ in range(MAX_MOMENTS):
             self.operator.catch_up()
             if self.operator.is_woken or self._is_due():
                 self.look(fault)

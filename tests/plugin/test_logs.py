@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bert_operator.foreign_text import tame
+from bert_operator.foreign_text import sanitize
 from bert_operator.plugin.following import Stream
 from bert_operator.plugin.kubectl import Kubectl
 from kubectl_stand_in import KubectlStandIn, items, refuses, says
@@ -224,7 +224,7 @@ def test_a_namesake_is_not_taken_for_the_job(
 
 
 def test_kubectl_waits_for_a_reader_that_is_slow(kubectl: KubectlStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bert_operator.plugin.kubectl._MOST_AHEAD", 10)
+    monkeypatch.setattr("bert_operator.plugin.kubectl._MAX_LINES_AHEAD", 10)
     kubectl.answer("logs", says("line\n" * 200_000, hangs=True))
     with Kubectl().lines("logs") as stream:
         lines = stream.read()
@@ -235,7 +235,7 @@ def test_kubectl_waits_for_a_reader_that_is_slow(kubectl: KubectlStandIn, monkey
 
 
 def test_a_line_without_an_end_comes_in_pieces(kubectl: KubectlStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bert_operator.plugin.kubectl._LONGEST_LINE", 1000)
+    monkeypatch.setattr("bert_operator.plugin.kubectl._MAX_LINE", 1000)
     kubectl.answer("logs", says("x" * 2500 + "\nnext\n"))
     with Kubectl().lines("logs") as stream:
         assert [len(line) for line in stream.read()] == [1000, 1000, 500, 4]
@@ -256,4 +256,4 @@ def test_a_line_without_an_end_comes_in_pieces(kubectl: KubectlStandIn, monkeypa
     ],
 )
 def test_a_terminal_gets_colours_and_nothing_else_that_controls_it(line: str, shown: str) -> None:
-    assert tame(line) == shown
+    assert sanitize(line) == shown

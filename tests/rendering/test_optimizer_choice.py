@@ -15,7 +15,7 @@ import pytest
 from bert_operator.api.crd import render_crd
 from bert_operator.api.parsing.validation import advise, parse_job, parse_started_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.optimizers import LARGEST_ADAMW_BATCH, PUBLISHED
+from bert_operator.api.schema.optimizers import MAX_ADAMW_BATCH, PUBLISHED
 from bert_operator.api.small_job import Surroundings, shrink
 from bert_operator.local.command import keep_begun_optimizer
 from bert_operator.render.frozen import Frozen, freeze, render_config_map, thaw
@@ -230,4 +230,4 @@ def test_no_example_is_remarked_on() -> None:
 
 
 def test_the_default_is_published_for_its_batches() -> None:
-    assert PUBLISHED["adamw"].largest_batch == LARGEST_ADAMW_BATCH >= PUBLISHED["lamb"].smallest_batch
+    assert PUBLISHED["adamw"].largest_batch == MAX_ADAMW_BATCH >= PUBLISHED["lamb"].smallest_batch

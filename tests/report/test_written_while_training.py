@@ -67,7 +67,7 @@ def test_a_page_that_cannot_be_written_is_a_warning(config: RunConfig, caplog: p
 def test_records_too_long_to_wait_for_leave_the_page_to_the_command(
     config: RunConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(run_writer, "MOST_METRICS_BYTES", 10)
+    monkeypatch.setattr(run_writer, "MAX_METRICS_BYTES", 10)
     train(config)
     assert "'bert-train report' makes the report" in caplog.text
     assert not (Path(config.output_folder) / "report.html").exists()

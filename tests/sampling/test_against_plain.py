@@ -21,7 +21,7 @@ from sampling_cases import MASK, SEP, VOCABULARY_SIZE, Document, mixed_documents
 from walks import Pair, bits_of, samples_of, walk_many
 
 T = 64
-DOCUMENTS = mixed_documents(31, documents=12, most_sentences=40, most_tokens=20)
+DOCUMENTS = mixed_documents(31, documents=12, max_sentences=40, max_tokens=20)
 SEEDS, PASSES = 100, 4
 
 

@@ -192,7 +192,7 @@ def test_two_documents_of_one_sentence_leave_no_choice_but_the_partner() -> None
 
 
 def test_rows_have_segments_zero_to_the_first_separator_and_one_to_the_second() -> None:
-    documents = mixed_documents(15, documents=9, most_sentences=20, most_tokens=15)
+    documents = mixed_documents(15, documents=9, max_sentences=20, max_tokens=15)
     samples = samples_of(documents, shard_task(sequence_length=64, passes=10, short=0.3), bits_of(15))
     assert len(samples) > 150
     for row, tokens in enumerate(original_rows(samples)):

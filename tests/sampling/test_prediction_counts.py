@@ -65,7 +65,7 @@ def test_the_published_limits_cut_what_they_are_known_to_cut() -> None:
 def test_rows_of_a_shard_hold_the_count_of_their_length(
     sequence_length: int, max_predictions: int, full_row: int
 ) -> None:
-    documents = mixed_documents(3, documents=8, most_sentences=60, most_tokens=25)
+    documents = mixed_documents(3, documents=8, max_sentences=60, max_tokens=25)
     task = shard_task(sequence_length=sequence_length, max_predictions=max_predictions, passes=5, short=0.4)
     samples = samples_of(documents, task, bits_of(1))
     lengths = samples.input_mask.sum(axis=1).tolist()

@@ -77,7 +77,7 @@ def test_twenty_hanging_nodes_make_the_progress_of_others_no_later_than_five_sec
 def test_a_log_that_hangs_is_not_asked_for_a_second_time_meanwhile(
     server: ApiStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reader, "SHORTEST_ROUND_S", 0.01)
+    monkeypatch.setattr(log_reader, "MIN_ROUND_S", 0.01)
     monkeypatch.setattr(log_reader, "READS_PER_SECOND", 1000)
     index = Index()
     add_job(index, server, "hangs", None)

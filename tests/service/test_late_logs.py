@@ -172,10 +172,10 @@ def test_the_last_log_is_read_again_after_a_refusal_and_not_once_it_is_gone(stat
 
 
 @pytest.mark.parametrize(
-    ("condition", "longest_s"), [("Failed", log_reader.FINAL_READ_S), ("Complete", log_reader.SUCCESS_READ_S)]
+    ("condition", "max_s"), [("Failed", log_reader.FINAL_READ_S), ("Complete", log_reader.SUCCESS_READ_S)]
 )
 def test_the_last_evaluations_of_a_success_may_come_late_and_a_failure_waits_for_nothing(
-    condition: str, longest_s: float
+    condition: str, max_s: float
 ) -> None:
     async def follow() -> None:
         world = World()
@@ -186,7 +186,7 @@ def test_the_last_evaluations_of_a_success_may_come_late_and_a_failure_waits_for
         assert entry is not None
         with pytest.raises(Requeue) as again:
             await world.reader.read_final(REF, entry, child)
-        assert longest_s - 5 < again.value.after_s < longest_s
+        assert max_s - 5 < again.value.after_s < max_s
 
     assert log_reader.SUCCESS_READ_S > 30 > log_reader.FINAL_READ_S
     asyncio.run(follow())

@@ -12,7 +12,7 @@ from kubernetes.aio.client.configuration import Configuration
 
 from api_stand_in import ApiStandIn
 from bert_operator.cluster import service
-from bert_operator.cluster.client import LONGEST_PAUSE_S, ApiClient, ApiError
+from bert_operator.cluster.client import MAX_PAUSE_S, ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.resync import Resyncer
@@ -80,7 +80,7 @@ def test_the_pauses_before_readiness_grow_while_the_api_server_refuses(monkeypat
     asyncio.run(get_ready())
     assert len(pauses) == 12
     assert pauses == sorted(pauses)
-    assert pauses[-1] == LONGEST_PAUSE_S
+    assert pauses[-1] == MAX_PAUSE_S
 
 
 @pytest.mark.parametrize("namespaces", [(), ("demo", "other")])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from api_stand_in import ApiStandIn
-from bert_operator.cluster.client import LONGEST_PAUSE_S
+from bert_operator.cluster.client import MAX_PAUSE_S
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.watches import build_settings
@@ -94,4 +94,4 @@ def test_kopf_tries_again_for_as_long_as_the_api_server_refuses() -> None:
     for _ in range(2):
         first = list(itertools.islice(pauses, 1000))
         assert len(first) == 1000
-        assert max(first) == LONGEST_PAUSE_S
+        assert max(first) == MAX_PAUSE_S

@@ -183,7 +183,7 @@ def test_an_archive_that_cannot_be_read_is_refused_with_its_path(
 def test_an_archive_with_a_list_of_members_that_fills_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zip_archives, "_LARGEST_DIRECTORY_BYTES", 40)
+    monkeypatch.setattr(zip_archives, "_MAX_DIRECTORY_BYTES", 40)
     with pytest.raises(InputError, match="list of members"):
         read(zipped(tmp_path / "a.zip", a_txt=TEXT))
 

@@ -18,14 +18,14 @@ import pytest
 
 from bert_trainer.config.stages import CorpusConfig
 from bert_trainer.dataset.corpus.corpora import open_corpora
-from bert_trainer.dataset.corpus.document import LONGEST_DOCUMENT
+from bert_trainer.dataset.corpus.document import MAX_DOCUMENT
 from bert_trainer.dataset.corpus.formats import streams
 from bert_trainer.dataset.corpus.formats.wikitext import MarkupError, extract_paragraphs
 from bert_trainer.dataset.corpus.sentences import clean_line, split_sentences
 from bert_trainer.errors import InputError
 from small_dumps import END, HEADER, dump, page
 
-MOST_MEMORY_MB = 400
+MAX_MEMORY_MB = 400
 SECONDS_PER_MB = 1.0
 PAGE_MB = float(os.environ.get("BERT_TEST_HOSTILE_PAGE_MB", "0.5"))
 """2: the size that the bound is stated for."""
@@ -85,7 +85,7 @@ def test_no_file_takes_the_memory_that_it_stands_for(
     path = tmp_path / name
     path.write_bytes(make())
     ended, megabytes = read_in_child(path, tmp_path)
-    assert megabytes < MOST_MEMORY_MB, ended
+    assert megabytes < MAX_MEMORY_MB, ended
     assert re.match(told, ended), ended
 
 
@@ -167,7 +167,7 @@ def test_text_without_empty_lines_is_read_in_pieces_that_fit_into_memory(tmp_pat
     corpora = open_corpora([CorpusConfig(path=str(path), documents=documents)])  # type: ignore[arg-type]
     found = [document.sentences for document in corpora.documents()]
     assert len(found) == 3
-    assert all(sum(map(len, sentences)) < LONGEST_DOCUMENT for sentences in found)
+    assert all(sum(map(len, sentences)) < MAX_DOCUMENT for sentences in found)
     assert sum(found, ()) == (line,) * 120_000
 
 
@@ -175,7 +175,7 @@ def test_text_without_empty_lines_is_read_in_pieces_that_fit_into_memory(tmp_pat
 def test_a_long_line_is_cut_at_spaces_or_between_characters(
     tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LONGEST_PIECE_BYTES", 16)
+    monkeypatch.setattr(streams, "MAX_PIECE_BYTES", 16)
     path = tmp_path / "a.txt"
     path.write_text(f"x\n{text}\ny\n")
     lines = list(streams.read_lines(path))
@@ -187,7 +187,7 @@ def test_a_long_line_is_cut_at_spaces_or_between_characters(
 def test_a_json_line_that_is_too_long_is_skipped_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(streams, "LONGEST_LINE_BYTES", 1 << 10)
+    monkeypatch.setattr(streams, "MAX_LINE_BYTES", 1 << 10)
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": f"One. {'w ' * length}"}) + "\n" for length in (1, 2000, 5000, 2)))
     with caplog.at_level(logging.WARNING):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bert_trainer.config.stages import CorpusConfig
 from bert_trainer.dataset.corpus.corpora import open_corpora
-from bert_trainer.dataset.corpus.sentences import LONGEST_SENTENCE, clean_line, split_sentences
+from bert_trainer.dataset.corpus.sentences import MAX_SENTENCE, clean_line, split_sentences
 from small_dumps import multistream, page
 
 WORDS = ["der", "die", "und", "in", "den", "von", "zu", "das", "mit", "sich", "f\u00fcr", "wird", "im", "dem", "nicht"]
@@ -48,7 +48,7 @@ def test_a_file_with_stray_marks_is_told_with_its_share(tmp_path: Path, caplog: 
     (tmp_path / "a.txt").write_text("\n".join(stray))
     with caplog.at_level(logging.WARNING):
         found = read(tmp_path)
-    assert max(map(len, found)) <= LONGEST_SENTENCE
+    assert max(map(len, found)) <= MAX_SENTENCE
     assert len(found) == pytest.approx(30 * 60, abs=30)
     [warning] = [record.getMessage() for record in caplog.records]
     assert warning.startswith(f"{tmp_path}: 30 sentence(s) of more than 2,048 characters, 100.0 % of the text, ")
@@ -66,7 +66,7 @@ def test_a_dump_with_stray_marks_is_told_like_any_text(
     settings = CorpusConfig(path=str(path), language="de")
     with caplog.at_level(logging.WARNING):
         documents = list(open_corpora([settings], num_processes=num_processes).documents())
-    assert max(len(sentence) for document in documents for sentence in document.sentences) <= LONGEST_SENTENCE
+    assert max(len(sentence) for document in documents for sentence in document.sentences) <= MAX_SENTENCE
     [warning] = [record.getMessage() for record in caplog.records]
     assert warning.startswith(f"{path}: 4 sentence(s) of more than 2,048 characters, ")
     assert "were split again as if they had no quotation marks or brackets" in warning
@@ -84,7 +84,7 @@ def test_marks_stay_with_the_sentences_that_they_belong_to() -> None:
 def test_a_sentence_without_an_end_is_cut_at_spaces() -> None:
     text = "wort " * 5000
     found = split_sentences(text.strip(), "de")
-    assert max(map(len, found)) <= LONGEST_SENTENCE
+    assert max(map(len, found)) <= MAX_SENTENCE
     assert set(" ".join(found).split()) == {"wort"}
     assert " ".join(found) == text.strip()
     assert "".join(split_sentences("\u4e2d" * 5000, "zh")) == "\u4e2d" * 5000
@@ -121,4 +121,4 @@ def test_nothing_is_lost_and_nothing_is_too_long(text: str) -> None:
     line = clean_line(text * 12)
     found = split_sentences(line, "de")
     assert "".join(found).replace(" ", "") == line.replace(" ", "")
-    assert max(map(len, found), default=0) <= LONGEST_SENTENCE
+    assert max(map(len, found), default=0) <= MAX_SENTENCE

@@ -23,7 +23,7 @@ def test_an_unknown_language_is_split_too() -> None:
 
 
 def test_a_huge_line_is_cut_at_spaces_and_loses_nothing() -> None:
-    longest = module.LONGEST_SENTENCE
+    longest = module.MAX_SENTENCE
     text = " ".join(["word"] * (longest // 2)) + "."
     pieces = split_sentences(text, "en")
     assert " ".join(pieces) == text

@@ -31,8 +31,8 @@ RECORDS = int(os.environ.get("BERT_TEST_RECORDS", "2000"))
 NOW_S = CREATED_S + 500
 JOB = sample_job()
 BEFORE = JobStatus(phase="Running", attempt=ATTEMPT, run="training", completed_runs=("prepare",))
-LARGEST_STATUS = 16_384  # bytes, of a job without failures
-LARGEST_OF_ALL = 1_048_576  # with as many failures as there may be; etcd takes half as much again
+MAX_STATUS_BYTES = 16_384  # bytes, of a job without failures
+MAX_STATUS_WITH_FAILURES_BYTES = 1_048_576  # with as many failures as there may be; etcd takes half as much again
 
 
 def size(status: JobStatus) -> int:
@@ -98,7 +98,7 @@ def test_no_record_raises_changes_a_phase_or_fills_the_status() -> None:
         )
         step = plan(JOB, seen, NOW_S + number)
         assert step.status.phase == plan(JOB, without, NOW_S).status.phase, line
-        assert size(step.status) < LARGEST_STATUS, line
+        assert size(step.status) < MAX_STATUS_BYTES, line
         if child.state == "Running":
             status = step.status
     assert used > RECORDS / 10
@@ -121,7 +121,7 @@ def test_no_termination_record_raises_or_changes_what_the_exit_code_says() -> No
         child = observe_child(known[1], [pod[1]], {}, workers=2, now_s=NOW_S)
         status = plan(JOB, Observed(status=before, children=(child,)), NOW_S).status
         assert status.phase == phases[exit_code], message
-        assert size(status) < LARGEST_STATUS
+        assert size(status) < MAX_STATUS_BYTES
         for event in events_between(before, status):
             json.dumps(render_event(JobRef("demo", "demo"), UID, event, "now")).encode()
 
@@ -172,7 +172,7 @@ def test_a_job_that_failed_as_often_as_may_be_still_fits_into_etcd() -> None:
     )
     before = BEFORE.model_copy(update={"failures": failures, "attempt": MAX_FAILURES})
     step = plan(JOB, Observed(status=before), NOW_S)
-    assert size(step.status) < LARGEST_OF_ALL
+    assert size(step.status) < MAX_STATUS_WITH_FAILURES_BYTES
     assert plan(JOB, Observed(status=step.status), NOW_S).status == step.status
 
 

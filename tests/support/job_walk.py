@@ -30,7 +30,7 @@ NAME = "walk"
 REF = JobRef(NAMESPACE, NAME)
 BUDGETS = {"Application": ("applicationRetries", 1), "Infrastructure": ("infrastructureRetries", 3)}
 FORGED_IMAGE = "registry.example.com/forged"
-MOST_ROUNDS = 60
+MAX_ROUNDS = 60
 """Of looks and controllers, until a job is at its end that nothing hinders any more."""
 
 
@@ -317,7 +317,7 @@ class World:
             suspend_child(self.cluster, child, False)
         if self.job is not None:
             change_policy(self, suspend=False)
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             if self.job is None or self.status().get("phase") in TERMINAL_PHASES:
                 break
             self._round()

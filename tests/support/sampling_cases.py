@@ -32,11 +32,11 @@ def coded_documents(lengths: Sequence[Sequence[int]]) -> list[Document]:
     return [[[coded(d, s)] * length for s, length in enumerate(document)] for d, document in enumerate(lengths)]
 
 
-def mixed_documents(seed: int, *, documents: int, most_sentences: int, most_tokens: int) -> list[Document]:
+def mixed_documents(seed: int, *, documents: int, max_sentences: int, max_tokens: int) -> list[Document]:
     """Return documents of random sizes: from one sentence and from one token per sentence on."""
     rng = random.Random(seed)
     return coded_documents(
-        [[rng.randint(1, most_tokens) for _ in range(rng.randint(1, most_sentences))] for _ in range(documents)]
+        [[rng.randint(1, max_tokens) for _ in range(rng.randint(1, max_sentences))] for _ in range(documents)]
     )
 
 

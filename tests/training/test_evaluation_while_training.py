@@ -25,7 +25,7 @@ from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone
 from bert_trainer.training.session import Session
-from bert_trainer.training.stage_evaluation import EvaluationTimes, accuracies_by_step, told_apart
+from bert_trainer.training.stage_evaluation import EvaluationTimes, accuracies_by_step, format_against_target
 from in_process import progress_records, run_to_end, train
 from tiny_run import (
     PREDICTIONS,
@@ -342,7 +342,7 @@ def test_a_target_that_is_not_met_says_so_at_the_stage_s_length(tmp_path: Path, 
     ],
 )
 def test_an_accuracy_in_words_lies_on_its_own_side_of_the_target(accuracy: float, wanted: float, text: str) -> None:
-    assert told_apart(accuracy, wanted) == text
+    assert format_against_target(accuracy, wanted) == text
     assert (float(text) >= wanted) == (accuracy >= wanted)
 
 

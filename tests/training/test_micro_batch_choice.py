@@ -9,7 +9,7 @@ from bert_trainer.training.micro_batch_choice import (
     candidate_sizes,
     choose_size,
     expected_peak,
-    is_past_its_best,
+    is_getting_slower,
     render_measurements,
 )
 
@@ -64,9 +64,9 @@ def test_the_peak_grows_with_the_sequences_above_what_is_there_without_them() ->
 
 
 def test_two_clearly_slower_sizes_are_enough() -> None:
-    assert not is_past_its_best([ran(1, 10), ran(2, 20), ran(4, 10)])
-    assert is_past_its_best([ran(1, 10), ran(2, 20), ran(4, 17), ran(8, 15)])
-    assert not is_past_its_best([ran(1, 10), ran(2, 20), ran(4, 17), ran(8, 19)])
+    assert not is_getting_slower([ran(1, 10), ran(2, 20), ran(4, 10)])
+    assert is_getting_slower([ran(1, 10), ran(2, 20), ran(4, 17), ran(8, 15)])
+    assert not is_getting_slower([ran(1, 10), ran(2, 20), ran(4, 17), ran(8, 19)])
 
 
 def test_the_table_shows_what_was_tried_and_what_is_taken() -> None:

@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT / name) for name in ("operator", "tools/local_cluster",
 from bert_operator.api.crd import render_crd  # noqa: E402
 from control_plane import ControlPlane  # noqa: E402
 from operator_process import OperatorProcess, install_operator  # noqa: E402
-from spec_walk import BURSTS, MOST_FINDINGS, SpecWalk, prepare_namespace, settings  # noqa: E402 - after the path
+from spec_walk import BURSTS, MAX_FINDINGS, SpecWalk, prepare_namespace, settings  # noqa: E402 - after the path
 
 
 def main() -> int:
@@ -46,7 +46,7 @@ def main() -> int:
 def run(walk: SpecWalk, arguments: argparse.Namespace) -> int:
     """Walk episode by episode; return the number of those with a finding."""
     findings, seed = 0, arguments.seed
-    while (left := arguments.transitions - sum(walk.count.transitions.values())) > 0 and findings < MOST_FINDINGS:
+    while (left := arguments.transitions - sum(walk.count.transitions.values())) > 0 and findings < MAX_FINDINGS:
         finding = walk.episode(seed, min(left, arguments.each))
         print(f"seed {seed}: {walk.count}", flush=True)
         if finding is not None:

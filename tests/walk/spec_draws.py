@@ -19,7 +19,7 @@ from sample_job import sample_document
 
 Json = dict[str, Any]
 
-MOST_WORKERS = 3
+MAX_WORKERS = 3
 """Each is a pod of the API server's."""
 MANY_FIELDS = 20
 TRIES = 4
@@ -65,7 +65,7 @@ def as_applied(document: Json) -> Json:
     """Return a job as kubectl sends it, with no more workers than can be looked after."""
     spec = as_kubectl_sends_it(document.get("spec"))
     if isinstance(spec, dict) and isinstance(spec.get("workers"), int):
-        spec["workers"] = min(spec["workers"], MOST_WORKERS)
+        spec["workers"] = min(spec["workers"], MAX_WORKERS)
     return {**document, "spec": spec}
 
 

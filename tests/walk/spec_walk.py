@@ -43,11 +43,11 @@ _FOR_PEOPLE = (
     *("FieldDropped", "Forbidden", "NameTaken", "PodCreationFailed", "Rejected"),
 )
 """What blocks a job until somebody changes it, or what bears its child's name."""
-MOST_SERIES = 100
+MAX_SERIES = 100
 """Lines of /metrics: none is about a job. 64 were seen."""
-MOST_BYTES = 120e6
+MAX_BYTES = 120e6
 """Of the operator where no job is left. Its own modules take 80 MB."""
-MOST_FINDINGS = 10
+MAX_FINDINGS = 10
 BLOCKED_S = 75.0
 """Longest pause after a creation that was refused, and some more."""
 
@@ -361,7 +361,7 @@ class SpecWalk:
         series = [line for line in self.operator.page("/metrics")[1].splitlines() if not line.startswith(not_counted)]
         self.count.most_series = max(self.count.most_series, len(series))
         found = ["the operator's log has a traceback"] if "Traceback" in new else []
-        return found + [f"/metrics has {len(series)} series"] * (len(series) > MOST_SERIES)
+        return found + [f"/metrics has {len(series)} series"] * (len(series) > MAX_SERIES)
 
     def _remember_frozen(self, found: Snapshot) -> None:
         jobs = {job["metadata"]["uid"] for job in found.jobs}
@@ -458,7 +458,7 @@ class SpecWalk:
 
         problems += _waited(is_forgotten, remembered)
         self.count.resident_bytes.append(held := self.operator.resident_bytes)
-        return problems + [f"the operator holds {held / 1e6:.0f} MB, and knows nothing"] * (held > MOST_BYTES)
+        return problems + [f"the operator holds {held / 1e6:.0f} MB, and knows nothing"] * (held > MAX_BYTES)
 
 
 def _waited(holds: Callable[[], bool], otherwise: list[str], patience_s: float = PATIENCE_S) -> list[str]:

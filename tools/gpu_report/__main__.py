@@ -30,7 +30,7 @@ NEEDED = ("torch", "numpy", "h5py", "tokenizers", "safetensors")
 TOTAL_S = 540.0
 SMALL_PATIENCE = 4
 """Times a part's limit, for machines on which others work as well."""
-LEAST_S = 15.0
+MIN_DURATION_S = 15.0
 """Left for a part below which it is not begun."""
 _KEPT_BYTES = 2 << 20
 """Of one part's output."""
@@ -80,7 +80,7 @@ class Report:
 
     def _begin(self, entry: Entry) -> None:
         left_s = self.ends_at_s - time.monotonic()
-        if left_s < LEAST_S:
+        if left_s < MIN_DURATION_S:
             self.states[entry.name] = "not begun: no time left"
             return
         self.states[entry.name] = "runs"

@@ -42,7 +42,7 @@ Document = dict[str, Any]
 _SPAN_LENGTH, _LENGTH = 384, 128
 _TOKENS_PER_PASS = 4096
 _WARMUP_PROPORTION = 0.1
-_MOST_SEEDS = 100
+_MAX_SEEDS = 100
 _SHOWN_CHARACTERS = 120
 _FILES = ("train", "validation", "test")
 _ALONE = LaunchedRank("MPI", rank=0, size=1, local_size=1)
@@ -105,8 +105,8 @@ def make_run_config(arguments: argparse.Namespace, environment: Mapping[str, str
         InputError: options do not fit together, or there are no such weights or files; the message names the options.
     """
     problems = [*_data_problems(arguments), *_missing_files(arguments)]
-    if not 1 <= arguments.seeds <= _MOST_SEEDS:
-        problems.append(f"--seeds: got {arguments.seeds}; allowed: 1 to {_MOST_SEEDS}")
+    if not 1 <= arguments.seeds <= _MAX_SEEDS:
+        problems.append(f"--seeds: got {arguments.seeds}; allowed: 1 to {_MAX_SEEDS}")
     if None not in (arguments.warmup_steps, arguments.warmup_proportion):
         problems.append("--warmup-steps: got a value beside --warmup-proportion; allowed: one of them")
     if problems:

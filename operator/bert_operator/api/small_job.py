@@ -29,7 +29,7 @@ SUFFIX = "-small"
 _STEPS = 4
 """Of a pretrain stage: enough for a warm-up, an evaluation and a checkpoint before the last step."""
 _INTERVAL_STEPS = 2
-_BATCH, _MICRO_BATCH, _EVALUATED_ROWS, _MOST_RANKS = 8, 2, 32, 2
+_BATCH, _MICRO_BATCH, _EVALUATED_ROWS, _MAX_RANKS = 8, 2, 32, 2
 _OFFICIAL_EPOCHS = 0.02
 """Of the official tasks: one step of the smallest, some hundred of the largest. Tables of one's own are read once."""
 _VOCABULARY_SIZE = 2048
@@ -200,13 +200,13 @@ def _loads_weights(edit: _Edit) -> bool:
 def _shrink_world(edit: _Edit, spec: JobSpec, here: Surroundings) -> int:
     """Leave two ranks at most, on processors alone and anywhere, and return their number."""
     part = _Part(edit, ("spec",))
-    workers = min(spec.workers, _MOST_RANKS)
+    workers = min(spec.workers, _MAX_RANKS)
     # Left to a profile, slotsPerWorker is hardly 1.
     is_given = part.get("slotsPerWorker") is not None or part.get("cpu", "ranksPerNode") is not None
-    slots = spec.ranks_per_worker if is_given or not (here.in_cluster and spec.profile) else _MOST_RANKS
+    slots = spec.ranks_per_worker if is_given or not (here.in_cluster and spec.profile) else _MAX_RANKS
     if is_given and spec.cpu.ranks_per_node is not None:
-        slots = _MOST_RANKS
-    slots = min(slots, _MOST_RANKS // workers)
+        slots = _MAX_RANKS
+    slots = min(slots, _MAX_RANKS // workers)
     if part.get("workers") != workers and (part.get("workers") is not None or workers > 1):
         part.put("workers", value=workers)
     if here.in_cluster or part.get("slotsPerWorker") is not None or slots > 1:
@@ -288,10 +288,10 @@ def _shrink_preparation(part: _Part, prepare: PrepareSpec, here: Surroundings) -
     if prepare.recipe is not None and prepare.num_shards is None:
         part.put("numShards", value=_SHARDS, why="not the hundreds of the recipe")
     part.lower("numShards", to=_SHARDS)
-    part.lower("numProcesses", to=_MOST_RANKS)
+    part.lower("numProcesses", to=_MAX_RANKS)
     if here.in_cluster:
-        part.put("numProcesses", value=_MOST_RANKS, why="not one for each core of a node")
-    part.lower("workers", to=_MOST_RANKS)
+        part.put("numProcesses", value=_MAX_RANKS, why="not one for each core of a node")
+    part.lower("workers", to=_MAX_RANKS)
     if 0 < prepare.held_out_fraction < _HELD_OUT_FRACTION:
         part.put("heldOutFraction", value=_HELD_OUT_FRACTION, why="less of a small text would be nothing")
 
@@ -324,7 +324,7 @@ def _shrink_finetuning(part: _Part, stage: FinetuneSpec, ranks: int, *, has_weig
     part.put("epochs", value=epochs)
     if stage.evaluate_every_epochs > epochs:
         part.put("evaluateEveryEpochs", value=epochs)
-    part.lower("seeds", to=_MOST_RANKS)
+    part.lower("seeds", to=_MAX_RANKS)
     if stage.warmup.steps:
         part.put("warmup", value={"proportion": 0.1}, why="there may be fewer steps")
     if not has_weights and stage.start_from == "pretrained":
@@ -399,7 +399,7 @@ def _read_builtin_text(edit: _Edit, spec: JobSpec, here: Surroundings) -> None:
     if all(stage.prepare is None for stage in spec.stages):
         prepare: Document = {"text": BUILTIN_TEXTS[0], "dupeFactor": 1}
         if here.in_cluster:
-            prepare["numProcesses"] = _MOST_RANKS
+            prepare["numProcesses"] = _MAX_RANKS
         if not has_vocabulary:
             prepare["vocabularySize"] = _VOCABULARY_SIZE
         if trained and all(stage.masking == "dynamic" for stage in trained):

@@ -1,7 +1,7 @@
-"""What a namespace may still have of ranks and devices, where the settings bound them: given before a child is created.
+"""Quotas of ranks and devices per namespace, where the settings have them: reserved before a child is created.
 
-Several jobs are reconciled concurrently, and a child is in the index only once its creation is answered: what is given
-to one job is held back from the others until then. There is no order among jobs that wait: whichever fits when it is
+Several jobs are reconciled concurrently, and a child is in the index only once its creation is answered: until then
+what is reserved for one job is kept from the others. There is no order among jobs that wait: whichever fits when it is
 asked for next is created. Queues with an order, shares and preemption are Kueue's matter.
 """
 
@@ -17,29 +17,29 @@ from bert_operator.names import JobRef
 from bert_operator.state.observed import Blocker
 
 RETRY_S = 5.0
-"""Between two looks of a job that waits; they cost no request."""
+"""Seconds between two attempts of a job that waits; they cost no request."""
 
 
 class Allowance:
-    """What was given and is in no index yet, and who waits. Both can be lost: children are created by one process."""
+    """Reservations whose children are not in the index yet, and jobs that wait; both may be lost on a restart."""
 
     def __init__(self, index: Index, settings: Settings) -> None:
-        """Take what is known of children, and the bounds."""
+        """Start without reservations. index: has the children that count; settings: have the bounds."""
         self._index = index
         self._settings = settings
         self._not_counted = network_devices(settings)
-        self._given: dict[JobRef, Demand] = {}
+        self._reserved: dict[JobRef, Demand] = {}
         self._waiting: dict[JobRef, Demand] = {}
 
-    def take(self, ref: JobRef, demand: Demand) -> Blocker | None:
-        """Give a job what its next child takes, until ``settle``; return what keeps it waiting if there is not enough.
+    def reserve(self, ref: JobRef, demand: Demand) -> Blocker | None:
+        """Reserve what a job's next child needs, until ``release``; return what blocks the job if there is not enough.
 
         Nothing is awaited here: of two jobs that ask for the last rank one gets it.
         """
         bounds = self._settings.limits.of(ref.namespace)
         if bounds.ranks_per_namespace is None and bounds.gpus_per_namespace is None:
             return None
-        self._given.pop(ref, None)
+        self._reserved.pop(ref, None)
         ranks, gpus = self._held_by_others(ref)
         for name, asked, held, most in (
             ("ranks", demand.ranks, ranks, bounds.ranks_per_namespace),
@@ -49,24 +49,24 @@ class Allowance:
                 self._waiting[ref] = demand
                 return _blocker(ref.namespace, name, asked, most)
         self._waiting.pop(ref, None)
-        self._given[ref] = demand
+        self._reserved[ref] = demand
         return None
 
     def still_waits(self, ref: JobRef) -> bool:
         """Return whether a job that had to wait would have to again."""
         demand = self._waiting.get(ref)
-        if demand is None or self.take(ref, demand) is not None:
+        if demand is None or self.reserve(ref, demand) is not None:
             return demand is not None
-        self._given.pop(ref, None)
+        self._reserved.pop(ref, None)
         return False
 
-    def settle(self, ref: JobRef) -> None:
-        """Note that a job's child is in the index, or was refused."""
-        self._given.pop(ref, None)
+    def release(self, ref: JobRef) -> None:
+        """Drop the reservation of a job: its child is in the index, or was refused."""
+        self._reserved.pop(ref, None)
 
     def forget(self, ref: JobRef) -> None:
-        """Drop what is known of a job that is gone, or has nothing to create any more."""
-        self._given.pop(ref, None)
+        """Drop the reservation and the wait of a job that is gone or has nothing left to create."""
+        self._reserved.pop(ref, None)
         self._waiting.pop(ref, None)
 
     def _held_by_others(self, ref: JobRef) -> tuple[int, int]:
@@ -76,7 +76,7 @@ class Allowance:
             # Also one that a queue holds back, which may let it go at any moment.
             if job != ref and not has_ended(child):
                 held.setdefault(job, []).append(child.demand)
-        for job, demand in self._given.items():
+        for job, demand in self._reserved.items():
             # A creation whose answer was lost may be in the index by now.
             if job.namespace == ref.namespace and job not in held:
                 held[job] = [demand]

@@ -70,12 +70,12 @@ class Refusal:
     blocker: Blocker
     pause_s: float
     again_at_s: float
-    news: int = 0
-    """Number of the newest of the job's news in the index by then."""
+    revision: int = 0
+    """The job's revision in the index at that time."""
 
-    def may_be_freed(self, news: int) -> bool:
-        """Return whether what is in the way may be gone before the pause is over. news: the newest of now."""
-        return self.blocker.reason == BlockerReason.NAME_TAKEN and self.news != news
+    def may_be_freed(self, revision: int) -> bool:
+        """Return whether what is in the way may be gone before the pause is over. revision: the current one."""
+        return self.blocker.reason == BlockerReason.NAME_TAKEN and self.revision != revision
 
 
 class Children:
@@ -294,7 +294,7 @@ class Children:
         left_s = refusal.again_at_s - self._now_s() if refusal is not None else 0.0
         # The job is queued by every change around it; without this check each would be another refused request.
         # More than the pause is left only if the clock was set back.
-        is_freed = refusal is not None and refusal.may_be_freed(self._index.news(job.ref))
+        is_freed = refusal is not None and refusal.may_be_freed(self._index.revision(job.ref))
         if refusal is not None and 0.0 < left_s <= refusal.pause_s and not is_freed:
             raise Requeue(left_s)
         blocker = await self._create(job, document, summary, step, draft)
@@ -309,8 +309,8 @@ class Children:
             pause_s = RETRY_S
         if blocker.reason == BlockerReason.NAME_TAKEN:
             pause_s = min(pause_s, NAME_PAUSE_S)
-        news = self._index.news(job.ref)
-        self._refusals[job.ref] = Refusal(summary.uid, blocker, pause_s, self._now_s() + pause_s, news)
+        revision = self._index.revision(job.ref)
+        self._refusals[job.ref] = Refusal(summary.uid, blocker, pause_s, self._now_s() + pause_s, revision)
         if refusal is None or refusal.blocker != blocker:
             raise Requeue(0.0)  # to write it into the status
         raise Requeue(pause_s)
@@ -373,12 +373,12 @@ class Children:
             path = path_of(rendered["kind"], job.ref.namespace)
             # The last step before the request that is not done at once: what is given here is held until that is
             # answered. Without an answer it stays given, since the child may be there.
-            if (excess := self._allowance.take(job.ref, read_demand(rendered))) is not None:
+            if (excess := self._allowance.reserve(job.ref, read_demand(rendered))) is not None:
                 return excess
             for trial in dry_runs(rendered):
                 kept = await self._try(job.ref, trial)
                 if (dropped := find_dropped(trial, kept)) is not None:
-                    self._allowance.settle(job.ref)
+                    self._allowance.release(job.ref)
                     return dropped
             # Before the first pod: one that starts without it could be reached until it is there.
             await self._policies.ensure(frozen, is_first=child.attempt == 1)
@@ -388,19 +388,19 @@ class Children:
                 rendered = render_child(frozen, child, is_name_taken=True)
                 answer = await create_or_get(self._api, path, rendered)
         except Unusable as error:
-            self._allowance.settle(job.ref)
+            self._allowance.release(job.ref)
             is_taken = error.blocker.reason == BlockerReason.NAME_TAKEN
             return is_taken and await self._describe_taken(job, summary, child) or error.blocker
         except ApiError as error:
             blocker = _blocker_of(error)
-            self._allowance.settle(job.ref)
+            self._allowance.release(job.ref)
             return blocker
         except Exception:
             # A mistake of ours, and no answer that was lost: those are errors of the API.
-            self._allowance.settle(job.ref)
+            self._allowance.release(job.ref)
             raise
         # Nothing is awaited from here until the child is in the index.
-        self._allowance.settle(job.ref)
+        self._allowance.release(job.ref)
         if not _is_ours(answer, frozen):
             return await self._describe_taken(job, summary, child, [read_taken(rendered["kind"], answer)])
         name, uid = answer["metadata"]["name"], answer["metadata"]["uid"]

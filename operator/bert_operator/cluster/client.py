@@ -36,7 +36,7 @@ REQUEST_TIMEOUT_S = 65.0
 """A little more than the minute after which an API server gives up by itself."""
 LOG_TIMEOUT_S = 10.0
 """Logs are proxied from a kubelet, which may hang; the next round asks again."""
-LONGEST_PAUSE_S = 5.0
+MAX_PAUSE_S = 5.0
 """Between two attempts to watch: statuses shall be right 15 s after an API server is back, and logs are read by what
 watches bring."""
 MAX_REQUESTS = 32

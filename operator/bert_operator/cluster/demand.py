@@ -10,7 +10,7 @@ Document = Mapping[str, Any]
 _CLAIM = "resource claims"
 """Stands among devices for what comes by claims; no resource has a blank in its name."""
 _OTHERS = "other resources"
-_MOST_NAMED = 16
+_MAX_NAMED = 16
 """Resources that are told apart. Ours have one, and those of a profile; anybody's Job may have ten thousand."""
 
 
@@ -68,10 +68,10 @@ def _devices(template: Document, pods: int) -> tuple[tuple[str, int], ...]:
 
 def _bounded(devices: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     """Return devices by name; beyond so many names those with fewest of them as one, so that all of them count."""
-    if len(devices) <= _MOST_NAMED:
+    if len(devices) <= _MAX_NAMED:
         return tuple(sorted(devices.items()))
     by_number = sorted(devices.items(), key=lambda item: (item[0] == _OTHERS, -item[1], item[0]))
-    named, rest = by_number[: _MOST_NAMED - 1], by_number[_MOST_NAMED - 1 :]
+    named, rest = by_number[: _MAX_NAMED - 1], by_number[_MAX_NAMED - 1 :]
     return tuple(sorted([*named, (_OTHERS, sum(number for _, number in rest))]))
 
 

@@ -82,7 +82,7 @@ class Index:
         self._warnings: FairTable[tuple[WarningSummary, ...]] = FairTable(MAX_WARNINGS)
         # How often something new has come for a job. Numbers are not used twice, so that one who holds the number of a
         # job that is gone sees that another has come since.
-        self._news: dict[JobRef, int] = {}
+        self._revisions: dict[JobRef, int] = {}
         self._numbers = itertools.count(1)
         # A late watch, or the response to a write, may bring an object back after its deletion was seen.
         self._tombstones: FairTable[bool] = FairTable(_MAX_TOMBSTONES)
@@ -97,7 +97,7 @@ class Index:
             return None
         self._count_kept(ref, known, -1)
         has_room = self._kept_bytes[ref.namespace] < MAX_KEPT_BYTES_EACH
-        self._jobs[ref] = summary = read_job(body, most_bytes=MAX_KEPT_BYTES if has_room else 0)
+        self._jobs[ref] = summary = read_job(body, max_bytes=MAX_KEPT_BYTES if has_room else 0)
         self._count_kept(ref, summary, 1)
         self._at_hand.pop(ref, None)
         if summary.content is not None:
@@ -107,7 +107,7 @@ class Index:
         self._keep_record(ref, None if known is None else known.child, summary.child)
         if summary.keeps_children:
             self._orphans.pop(ref, None)
-        return self._note_news(ref) if _is_news(known, summary) else None
+        return self._bump_revision(ref) if _is_news(known, summary) else None
 
     def put_child(self, body: Document) -> JobRef | None:
         """Add or update a Job or MPIJob."""
@@ -126,7 +126,7 @@ class Index:
             # Pods are made from what it was created with: who lowers the numbers afterwards frees nothing.
             summary = summary._replace(demand=summary.demand.at_least(known.demand))
         self._place(self._children, ref, summary)
-        return self._note_news(ref) if _is_news(known, summary) else None
+        return self._bump_revision(ref) if _is_news(known, summary) else None
 
     def note_orphan(self, ref: JobRef, uid: str) -> None:
         """Note that a child has lost its owner while its job was there: that was not ``--cascade=orphan``."""
@@ -154,7 +154,7 @@ class Index:
             # kubelet may say nothing of devices any more that a pod has given back.
             summary = summary._replace(sick_devices=summary.sick_devices or known.sick_devices)
         self._place(self._pods, ref, summary)
-        return self._note_news(ref) if _is_news(known, summary) else None
+        return self._bump_revision(ref) if _is_news(known, summary) else None
 
     def put_warning(self, body: Document) -> JobRef | None:
         """Add a Warning event; events about foreign objects are kept as well, within bounds.
@@ -170,7 +170,7 @@ class Index:
         known = [item for item in self._warnings.get(*key) or () if item.reason != warning.reason]
         self._warnings.put(*key, (*known[-_WARNINGS_EACH + 1 :], warning))
         ref = self._job_of(key)
-        return None if ref is None else self._note_news(ref)
+        return None if ref is None else self._bump_revision(ref)
 
     def put_node(self, name: str, body: Document) -> list[JobRef]:
         """Add or update a node, empty if it is gone; return the jobs with pods on it, if there is something new."""
@@ -179,7 +179,7 @@ class Index:
         if found == (known or NodeSummary(name, ())):
             return []
         below = [ref for ref, pods in self._pods.items() if any(pod.node == name for pod in pods.values())]
-        return [self._note_news(ref) for ref in below]
+        return [self._bump_revision(ref) for ref in below]
 
     def keep_nodes(self, wanted: Collection[str]) -> None:
         """Drop all other nodes."""
@@ -194,7 +194,7 @@ class Index:
             del self._workloads[child_uid]
         else:
             self._workloads[child_uid] = workload
-        return self._note_news(ref)
+        return self._bump_revision(ref)
 
     def keep_workloads(self, wanted: Collection[str]) -> None:
         """Drop those of all other children."""
@@ -220,7 +220,7 @@ class Index:
                 del self._jobs[ref]
                 self._count_kept(ref, job, -1)
                 self._at_hand.pop(ref, None)
-                self._news.pop(ref, None)
+                self._revisions.pop(ref, None)
                 # One that is there may have lost its owner, and is known by its record until it is gone.
                 if job.child is not None and not self._has(ref, job.child):
                     self._records.pop((namespace, job.child.name), None)
@@ -239,7 +239,7 @@ class Index:
         self._remove(tables[kind], place, name if kind == "Pod" else (kind, name), uid)
         # A successor may have the same name, as a worker's pod does that mpi-operator makes again.
         self._warnings.pop(namespace, name)
-        return self._note_news(place)
+        return self._bump_revision(place)
 
     # Reads.
 
@@ -252,9 +252,9 @@ class Index:
         known, document = self._at_hand.pop(ref, (None, {}))
         return document if known is summary else summary.document()
 
-    def news(self, ref: JobRef) -> int:
-        """Return a number that changes with everything new about a job, its children, its pods and their warnings."""
-        return self._news.get(ref, 0)
+    def revision(self, ref: JobRef) -> int:
+        """Return a number that grows with each change to a job, its children, its pods or their warnings."""
+        return self._revisions.get(ref, 0)
 
     def jobs(self) -> Sequence[JobRef]:
         """Return all jobs."""
@@ -382,7 +382,7 @@ class Index:
         before, namesake = self._places.get(summary.uid, ref), table.get(ref, {}).get(key)
         if before != ref:
             self._remove(table, before, key, summary.uid)
-            self._note_news(before)
+            self._bump_revision(before)
         if namesake is not None and namesake.uid != summary.uid:
             self._forget_place(ref, namesake.uid)
         table.setdefault(ref, {})[key] = summary
@@ -416,10 +416,10 @@ class Index:
                 return ref
         return None
 
-    def _note_news(self, ref: JobRef) -> JobRef:
-        # Of a job that is not known yet, or no more, nobody asks.
+    def _bump_revision(self, ref: JobRef) -> JobRef:
+        # Nobody asks about a job that is not known yet or no longer known.
         if ref in self._jobs:
-            self._news[ref] = next(self._numbers)
+            self._revisions[ref] = next(self._numbers)
         return ref
 
     def _count_kept(self, ref: JobRef, job: JobSummary | None, times: int) -> None:

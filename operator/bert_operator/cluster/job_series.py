@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bert_operator.api.schema.conditions import FINDINGS, BlockerReason, ConditionType, Reason
 from bert_operator.cluster.metric_table import JOB_FIGURES
-from bert_operator.cluster.turns import Turns
+from bert_operator.cluster.round_robin import RoundRobin
 from bert_operator.names import JobRef
 from bert_operator.timestamps import time_of
 
@@ -87,13 +87,13 @@ def _number(text: Any) -> float | None:
 
 def choose_jobs(jobs: Iterable[tuple[JobRef, JobSeries]], now_s: float) -> list[tuple[JobRef, JobSeries]]:
     """Return the jobs that have anything to show, ``MAX_JOBS`` at most."""
-    turns: Turns[tuple[JobRef, JobSeries]] = Turns()
+    fair: RoundRobin[tuple[JobRef, JobSeries]] = RoundRobin()
     for ref, series in jobs:
         # One that failed long ago would take the place of one that runs.
         is_over = series.failed_at_s is not None and now_s - series.failed_at_s >= FAILED_FOR_S
         if series is not NOTHING and series != NOTHING and not is_over:
-            turns.put(ref.namespace, (ref, series))
-    return [turns.take() for _ in range(min(MAX_JOBS, len(turns)))]
+            fair.put(ref.namespace, (ref, series))
+    return [fair.take() for _ in range(min(MAX_JOBS, len(fair)))]
 
 
 def list_figures(jobs: Iterable[tuple[JobRef, JobSeries]], name: str) -> Values:

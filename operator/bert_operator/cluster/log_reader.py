@@ -29,7 +29,7 @@ from bert_operator.cluster.index import Index
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
 from bert_operator.cluster.observation import find_main_pod, has_ended, has_succeeded
 from bert_operator.cluster.paths import path_of
-from bert_operator.cluster.turns import Turns
+from bert_operator.cluster.round_robin import RoundRobin
 from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import CONTAINER, JobRef
 from bert_operator.state.observed import Silence
@@ -40,7 +40,7 @@ from bert_operator.timestamps import render_time
 READS_PER_SECOND = 10.0
 """Requests started per second, for all jobs together: with a thousand running jobs in one namespace each of its logs is
 read every 100 s, and with ten in each of a hundred as well."""
-SHORTEST_ROUND_S = 5.0
+MIN_ROUND_S = 5.0
 """Progress changes a job's status at most this often; every change is a write to etcd."""
 FINAL_READ_S = 5.0
 """Longest wait for the log of a child that has failed; its outcome is then reported without it, since the next attempt
@@ -54,11 +54,11 @@ _INLINE_WAIT_S = 0.25
 _LINES, _BYTES = "60", "65536"
 # Times that a launcher may take for what it promises: half a minute in which its node swaps is no reason to end it.
 _PATIENCE = 5
-_SHORTEST_PATIENCE_S = 60.0
+_MIN_PATIENCE_S = 60.0
 UNREADABLE_S = 60.0
 """So long no log is read, or no news is found in one that is cut, before the status says so: kubelets restart, API
 servers are upgraded, and a long line goes by."""
-_LONGEST_CAUSE = 200
+_MAX_CAUSE = 200
 
 _log = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ class LogReader:
                     readings.create_task(self._read_once(*reading))
                     self._begun_at_s[reading.ref] = self._served_at_s[reading.ref.namespace] = loop.time()
                     await asyncio.sleep(1 / READS_PER_SECOND)
-                await asyncio.sleep(max(0.0, started_s + SHORTEST_ROUND_S - loop.time()))
+                await asyncio.sleep(max(0.0, started_s + MIN_ROUND_S - loop.time()))
 
     def _next_round(self) -> list[_Readable]:
         """Return whose logs are read next: one of each namespace in turn, the one that was read longest ago first.
@@ -257,11 +257,11 @@ class LogReader:
             return served_at_s, self._begun_at_s.get(item.ref, -math.inf)
 
         readable = [item for item in self._readable() if item.pod.uid not in self._being_read]
-        turns: Turns[_Readable] = Turns()
+        fair: RoundRobin[_Readable] = RoundRobin()
         for item in sorted(readable, key=last_turn):
-            turns.put(item.ref.namespace, item)
-        most = max(1, int(READS_PER_SECOND * SHORTEST_ROUND_S))
-        return [turns.take() for _ in range(min(most, len(turns)))]
+            fair.put(item.ref.namespace, item)
+        most = max(1, int(READS_PER_SECOND * MIN_ROUND_S))
+        return [fair.take() for _ in range(min(most, len(fair)))]
 
     def _readable(self) -> Iterator[_Readable]:
         """Yield the running jobs, each with the pod whose log has its records: the launcher, or the single pod."""
@@ -393,7 +393,7 @@ def describe_unreadable(pod: PodSummary, error: ApiError, since: str) -> str:
         cause = f"the API server does not get it from the kubelet of node {pod.node}"
     else:
         cause = "the API server refuses it"
-    said = f"{error.reason}: {error.message}"[:_LONGEST_CAUSE]
+    said = f"{error.reason}: {error.message}"[:_MAX_CAUSE]
     return (
         f"The log of pod {pod.name} has not been readable since {since}: {cause} ({said}). Steps and losses are those "
         f"from before; the attempt goes on. Next: kubectl logs {pod.name} -c {CONTAINER}, and kubectl get node "
@@ -465,4 +465,4 @@ def read_latest_records(
 
 def _patience_s(promise: ProgressRecord | None) -> float:
     every_s = promise.number("every_s") if promise is not None else None
-    return math.inf if every_s is None else max(_PATIENCE * every_s, _SHORTEST_PATIENCE_S)
+    return math.inf if every_s is None else max(_PATIENCE * every_s, _MIN_PATIENCE_S)

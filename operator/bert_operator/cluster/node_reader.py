@@ -2,7 +2,7 @@
 
 By ``get`` alone, and only those with a pod of ours: the operator needs no list of the cluster's nodes. Without the
 right, as in an installation for single namespaces, it goes on without them: kubelet's own words in pods remain. What
-was said of a node counts until it cannot be asked any more: it may have been mended since.
+was said of a node counts until it cannot be asked any more: it may have been fixed since.
 """
 
 from __future__ import annotations

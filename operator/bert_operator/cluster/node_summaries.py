@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bert_operator.timestamps import time_of
 
-_LONGEST_TEXT = 200
+_MAX_TEXT = 200
 # Conditions as agents of nodes call them: KernelReady and AcceleratedHardwareReady (EKS) are good if True, while
 # KernelDeadlock, ReadonlyFilesystem, FrequentKubeletRestart (node-problem-detector) and GpuXidError (NVSentinel) are
 # not. What matches neither, such as VMEventScheduled (AKS), says nothing about the node's health.
@@ -45,8 +45,8 @@ def read_node(name: str, body: Mapping[str, Any]) -> NodeSummary:
     problems = (
         NodeProblem(
             sys.intern(str(item.get("type"))),
-            str(item.get("reason") or "")[:_LONGEST_TEXT],
-            str(item.get("message") or "")[:_LONGEST_TEXT],
+            str(item.get("reason") or "")[:_MAX_TEXT],
+            str(item.get("message") or "")[:_MAX_TEXT],
             time_of(item.get("lastTransitionTime")),
         )
         for item in (body.get("status") or {}).get("conditions") or ()

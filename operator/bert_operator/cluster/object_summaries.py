@@ -32,10 +32,10 @@ ChildKind = Literal["Job", "MPIJob"]
 
 MAX_KEPT_BYTES = 16 * 1024
 """Of a job's document. The few larger ones are read from the API server at every reconcile."""
-_LONGEST_NOTE = 500
-_LONGEST_NAME = 253
+_MAX_NOTE = 500
+_MAX_NAME = 253
 """Of objects that exist. What others write into references, conditions and finalizers may be of any length."""
-_MOST_NAMED = 16
+_MAX_NAMED = 16
 """Finalizers or conditions of one object that are kept; Kubernetes' own controllers write no more than five."""
 _OWN_FINALIZERS = ("foregroundDeletion", "orphan")
 """Of the garbage collector, which takes them away by itself."""
@@ -184,8 +184,8 @@ class PodSummary(NamedTuple):
         return self.exit_code is not None or self.phase in ("Failed", "Succeeded")
 
 
-def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummary:
-    """Return the summary of a BertPretrainJob. most_bytes: of a document that is kept."""
+def read_job(body: Document, *, max_bytes: float = MAX_KEPT_BYTES) -> JobSummary:
+    """Return the summary of a BertPretrainJob. max_bytes: of a document that is kept."""
     metadata, kept = body.get("metadata", {}), kept_part(body)
     content = write_json(kept)
     stages = tuple(_stage_names(kept["spec"] or {}))
@@ -200,7 +200,7 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummar
         stages=stages,
         child=None if is_elsewhere else _read_record(metadata, kept["status"]),
         keeps_children=keeps_children(body),
-        content=content if len(content) <= most_bytes else None,
+        content=content if len(content) <= max_bytes else None,
         series=NOTHING if is_elsewhere else read_series(kept["status"], stages),
         is_managed_elsewhere=is_elsewhere,
     )
@@ -264,8 +264,8 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
         return None
     # Interned: a few dozen strings repeat in the summaries of thousands of objects.
     conditions = tuple(
-        (sys.intern(item.get("type", "")[:_LONGEST_NAME]), sys.intern((item.get("reason") or "")[:_LONGEST_NAME]))
-        for item in (status.get("conditions") or ())[:_MOST_NAMED]
+        (sys.intern(item.get("type", "")[:_MAX_NAME]), sys.intern((item.get("reason") or "")[:_MAX_NAME]))
+        for item in (status.get("conditions") or ())[:_MAX_NAMED]
         if item.get("status") == "True"
     )
     template = _template(spec)
@@ -292,13 +292,13 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
         is_orphan=is_orphan,
         is_watched=is_watched,
         finalizers=tuple(
-            sys.intern(name[:_LONGEST_NAME])
-            for name in (metadata.get("finalizers") or ())[:_MOST_NAMED]
+            sys.intern(name[:_MAX_NAME])
+            for name in (metadata.get("finalizers") or ())[:_MAX_NAMED]
             if name not in _OWN_FINALIZERS
         ),
         demand=read_demand(body),
         image=_template_image(template),
-        queue=sys.intern(str((metadata.get("labels") or {}).get(names.QUEUE_LABEL) or "")[:_LONGEST_NAME]),
+        queue=sys.intern(str((metadata.get("labels") or {}).get(names.QUEUE_LABEL) or "")[:_MAX_NAME]),
         grace_s=grace_s if isinstance(grace_s := template.get("terminationGracePeriodSeconds"), int) else None,
     )
 
@@ -367,9 +367,7 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         uid=metadata.get("uid", ""),
         version=read_version(body),
         # By its owner: another release may have made the child, and named it otherwise.
-        child=_owner(metadata)
-        .get("name", "")[:_LONGEST_NAME]
-        .removesuffix("-launcher" if role == names.LAUNCHER else "")
+        child=_owner(metadata).get("name", "")[:_MAX_NAME].removesuffix("-launcher" if role == names.LAUNCHER else "")
         or names.child_name(job, run, number, is_mpi=is_mpi),
         attempt=number,
         role=sys.intern(role),
@@ -377,8 +375,8 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         is_deleting="deletionTimestamp" in metadata,
         node=sys.intern((body.get("spec") or {}).get("nodeName") or ""),
         unready_since_s=_unready_since(status, conditions.get("Ready", {}), container),
-        waiting=waiting and waiting._replace(message=waiting.message[:_LONGEST_NOTE]),
-        unschedulable=(scheduled.get("message") or scheduled.get("reason") or "")[:_LONGEST_NOTE]
+        waiting=waiting and waiting._replace(message=waiting.message[:_MAX_NOTE]),
+        unschedulable=(scheduled.get("message") or scheduled.get("reason") or "")[:_MAX_NOTE]
         if scheduled.get("status") == "False"
         else "",
         unseen_by=sys.intern(_scheduler(body)) if not scheduled and status.get("phase") == "Pending" else "",
@@ -395,7 +393,7 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         described_at_s=_described_at(metadata) if is_over else None,
         image=_image(body),
         told=_told(status) if is_over else "",
-        foreign_end=foreign and foreign._replace(message=foreign.message[-_LONGEST_NOTE:]),
+        foreign_end=foreign and foreign._replace(message=foreign.message[-_MAX_NOTE:]),
         beside=tuple(list_unended_beside(body)) if ended else (),
     )
 
@@ -419,12 +417,12 @@ def _image(pod: Document) -> str:
 def _scheduler(pod: Document) -> str:
     """Return the scheduler that a pod without a node waits for."""
     spec = pod.get("spec") or {}
-    return "" if spec.get("nodeName") else str(spec.get("schedulerName") or "")[:_LONGEST_NAME]
+    return "" if spec.get("nodeName") else str(spec.get("schedulerName") or "")[:_MAX_NAME]
 
 
 def _told(status: Document) -> str:
     """Return why kubelet let the whole pod fail."""
-    return ": ".join(filter(None, (status.get("reason"), status.get("message"))))[:_LONGEST_NOTE]
+    return ": ".join(filter(None, (status.get("reason"), status.get("message"))))[:_MAX_NOTE]
 
 
 def _sick_devices(container: Document) -> str:
@@ -437,7 +435,7 @@ def _sick_devices(container: Document) -> str:
         if device.get("health") == "Unhealthy"
     ]
     # Unknown is no verdict: a device plugin that restarts makes all of its devices so.
-    return ", ".join(found)[:_LONGEST_NOTE]
+    return ", ".join(found)[:_MAX_NOTE]
 
 
 def read_version(body: Document) -> int:
@@ -451,7 +449,7 @@ def read_version(body: Document) -> int:
 
 def _owner_uid(metadata: Document) -> str:
     """Return the uid of the controlling owner; empty if there is none."""
-    return str(_owner(metadata).get("uid", ""))[:_LONGEST_NAME]
+    return str(_owner(metadata).get("uid", ""))[:_MAX_NAME]
 
 
 def _owner(metadata: Document) -> Document:

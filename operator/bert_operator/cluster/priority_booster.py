@@ -17,7 +17,7 @@ from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LatestRecords, select_records
 from bert_operator.cluster.object_summaries import ChildSummary
 from bert_operator.cluster.paths import workload_path
-from bert_operator.cluster.turns import Turns
+from bert_operator.cluster.round_robin import RoundRobin
 from bert_operator.cluster.workloads import VERSIONS, WorkloadSummary
 from bert_operator.names import JobRef
 from bert_operator.state.priority_boost import BOOST_ANNOTATION, choose_boost, find_unsaved_s
@@ -71,7 +71,7 @@ class PriorityBooster:
             del self._written[uid]
         now_s = self._now_s()
         self._refused_until_s = {what: at_s for what, at_s in self._refused_until_s.items() if now_s < at_s}
-        due: dict[bool, Turns[_Due]] = {True: Turns(), False: Turns()}
+        due: dict[bool, RoundRobin[_Due]] = {True: RoundRobin(), False: RoundRobin()}
         for ref, child in queued:
             workload, job = self._index.workload(child.uid), self._index.job(ref)
             # Anybody may label a Job like a child of ours; kueue makes a Workload of it.
@@ -80,9 +80,9 @@ class PriorityBooster:
             wanted = self._choose(ref, child, workload)
             if wanted != self._written.setdefault(child.uid, workload.boost):
                 due[wanted == 0].put(ref.namespace, _Due(ref, child, workload, wanted))
-        for turns in due.values():
-            for _ in range(len(turns)):
-                one = turns.take()
+        for fair in due.values():
+            for _ in range(len(fair)):
+                one = fair.take()
                 if not self._refused_until_s.keys() & {"", one.ref.namespace, one.child.uid}:
                     await self._write(one)
 

@@ -49,7 +49,7 @@ from bert_operator.state.observed import Blocker, Child, Observed
 from bert_operator.state.plan import Plan, plan
 from bert_operator.state.runs import run_placement
 from bert_operator.state.status import describe_blocked, describe_invalid
-from bert_operator.state.stop_grace import LONGEST_GRACE_S
+from bert_operator.state.stop_grace import MAX_GRACE_S
 
 Document = dict[str, Any]
 
@@ -89,8 +89,8 @@ class _Rest(NamedTuple):
 
     version: tuple[str, int]
     """The job's uid and resource version."""
-    news: int
-    """Number of the newest of its news in the index."""
+    revision: int
+    """The job's revision in the index at that time."""
     records: LatestRecords
     """The latest of its log."""
     since_s: float
@@ -98,10 +98,10 @@ class _Rest(NamedTuple):
     due_s: float | None
     """When time alone changes something."""
 
-    def holds(self, version: tuple[str, int], news: int, records: LatestRecords, now_s: float) -> bool:
+    def holds(self, version: tuple[str, int], revision: int, records: LatestRecords, now_s: float) -> bool:
         """Return whether nothing has come since, and the time for another look has not."""
         # Two API servers may have different clocks: one that went back must not put off what is due.
-        return (version, news, records) == self[:3] and self.since_s <= now_s < self.until_s
+        return (version, revision, records) == self[:3] and self.since_s <= now_s < self.until_s
 
 
 class Reconciler:
@@ -266,7 +266,7 @@ class Reconciler:
     def _plan_on(self, job: BertPretrainJob, summary: JobSummary, done: Plan) -> Plan:
         """Return the plan after one that was carried out, whose time is all that is left of it.
 
-        The index has the answers to all writes, so that what the watches tell of them is no news and wakes nobody.
+        The index has the answers to all writes, so that what the watches tell of them is no revision and wakes nobody.
 
         Raises:
             Requeue: It asks for more, as after a child that a run of this operator before had created is found to run.
@@ -311,7 +311,7 @@ class Reconciler:
             cut=told.cut,
             blocker=refusal.blocker if refusal else None,
             created=self._children.created(job.ref, summary.uid),
-            longest_grace_s=self._settings.limits.of(job.ref.namespace).stop_grace_seconds or LONGEST_GRACE_S,
+            max_grace_s=self._settings.limits.of(job.ref.namespace).stop_grace_seconds or MAX_GRACE_S,
         )
 
     def _observe_child(self, job: BertPretrainJob, child: ChildSummary) -> Child:
@@ -380,7 +380,7 @@ class Reconciler:
         due_s = None if again_in_s is None else now_s + again_in_s
         until_s = now_s + min(MAX_REST_S, MAX_REST_S if again_in_s is None else again_in_s)
         records = self._log_records.latest(job.ref)
-        self._rests[job.ref] = _Rest(version, self._index.news(job.ref), records, now_s, until_s, due_s)
+        self._rests[job.ref] = _Rest(version, self._index.revision(job.ref), records, now_s, until_s, due_s)
         if again_in_s is not None:
             raise Requeue(again_in_s)
 
@@ -388,7 +388,7 @@ class Reconciler:
         """Return whether a job needs no other plan yet. Raises Requeue where the time for one is known."""
         rest, now_s = self._rests.get(ref), self._now_s()
         version, records = (summary.uid, summary.version), self._log_records.latest(ref)
-        if rest is None or not rest.holds(version, self._index.news(ref), records, now_s):
+        if rest is None or not rest.holds(version, self._index.revision(ref), records, now_s):
             self._rests.pop(ref, None)
             return False
         if rest.due_s is not None:

@@ -19,7 +19,7 @@ from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.fair_table import FairTable
 from bert_operator.cluster.paths import path_of
-from bert_operator.cluster.turns import Turns
+from bert_operator.cluster.round_robin import RoundRobin
 from bert_operator.names import API_VERSION, KIND, JobRef
 from bert_operator.timestamps import render_time
 
@@ -30,12 +30,12 @@ MAX_WAITING = 10_000
 EVENTS_PER_SECOND = 10.0
 """Of one namespace: a thousand jobs that start there have their Events after some minutes. At most 36,000 of them are
 in etcd at once, 1 KB each or so."""
-MOST_AT_ONCE, SECONDS_EACH = 50, 60.0
+MAX_BURST, SECONDS_EACH = 50, 60.0
 """Of one job: so many Events in a burst, and then one in so many seconds. An attempt has four or so, and attempts that
 go on failing begin every six minutes."""
 MAX_BUDGETS = 10_000
 """Jobs whose budgets are known; the oldest of the namespace with most is forgotten, and full again, first."""
-_LONGEST_MESSAGE = 1024  # the API server's limit
+_MAX_MESSAGE = 1024  # the API server's limit
 _WRITERS = 2
 
 _Waiting = tuple[JobRef, str, JobEvent, str]
@@ -68,7 +68,7 @@ class EventRecorder:
         self._api = api
         self._metrics = metrics
         self._monotonic_s = monotonic_s
-        self._waiting: Turns[_Waiting] = Turns()
+        self._waiting: RoundRobin[_Waiting] = RoundRobin()
         self._is_waiting = asyncio.Event()
         self._budgets: FairTable[_Budget] = FairTable(MAX_BUDGETS)
         self._rests_until_s: dict[str, float] = {}
@@ -129,8 +129,8 @@ class EventRecorder:
     def _spend(self, ref: JobRef, uid: str) -> bool:
         """Return whether one more Event of a job may be written, and count it."""
         now_s = self._monotonic_s()
-        left, at_s = self._budgets.get(ref.namespace, uid) or _Budget(MOST_AT_ONCE, now_s)
-        left = min(MOST_AT_ONCE, left + (now_s - at_s) / SECONDS_EACH)
+        left, at_s = self._budgets.get(ref.namespace, uid) or _Budget(MAX_BURST, now_s)
+        left = min(MAX_BURST, left + (now_s - at_s) / SECONDS_EACH)
         may = left >= 1
         self._budgets.put(ref.namespace, uid, _Budget(left - may, now_s))
         if may and left < 2:
@@ -173,7 +173,7 @@ def render_event(ref: JobRef, uid: str, event: JobEvent, now: str) -> Document:
         },
         "type": event.kind,
         "reason": event.reason,
-        "message": event.message[:_LONGEST_MESSAGE],
+        "message": event.message[:_MAX_MESSAGE],
         "source": {"component": "bert-operator"},
         "reportingComponent": "bert-operator",
         "reportingInstance": "",

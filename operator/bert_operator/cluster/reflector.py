@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bert_operator.cluster.client import LONGEST_PAUSE_S, TOO_LARGE, ApiClient, ApiError
+from bert_operator.cluster.client import MAX_PAUSE_S, TOO_LARGE, ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.paths import path_of
 from bert_operator.names import JobRef
@@ -111,7 +111,7 @@ class Reflector:
                     self._version = ""
                 self._is_answered = False
                 if error.status not in (401, 403, 404):
-                    pause_s = min(pause_s, LONGEST_PAUSE_S)
+                    pause_s = min(pause_s, MAX_PAUSE_S)
                 _log.warning("%s: %s; retry in %.1f s", self._path, error, pause_s)
                 await asyncio.sleep(error.retry_after_s or pause_s * random.uniform(0.8, 1.2))  # noqa: S311
                 pause_s = min(2 * pause_s, REFUSED_PAUSE_S)

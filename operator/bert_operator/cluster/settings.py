@@ -175,7 +175,7 @@ def _check_extent(text: str, path: Path) -> None:
                     anchors[event.anchor] = (1, 0)
             case AliasEvent():
                 if event.anchor in (anchor for anchor, _, _ in started):
-                    raise SettingsError(f"{path}: the alias *{event.anchor} stands inside of what it names", hint=_MEND)
+                    raise SettingsError(f"{path}: the alias *{event.anchor} stands inside of what it names", hint=_FIX)
                 # One without an anchor is refused by the reader, which names its line.
                 expanded, levels = anchors.get(event.anchor, (0, 0))
                 values += expanded
@@ -183,9 +183,9 @@ def _check_extent(text: str, path: Path) -> None:
             anchor, before, below = started[-1]
             started[-1] = (anchor, before, max(below, levels))
         if values > _MAX_VALUES:
-            raise SettingsError(f"{path}: more than {_MAX_VALUES} values, aliases expanded", hint=_MEND)
+            raise SettingsError(f"{path}: more than {_MAX_VALUES} values, aliases expanded", hint=_FIX)
         if len(started) + levels > _MAX_DEPTH:
-            raise SettingsError(f"{path}: nested deeper than {_MAX_DEPTH} levels, aliases expanded", hint=_MEND)
+            raise SettingsError(f"{path}: nested deeper than {_MAX_DEPTH} levels, aliases expanded", hint=_FIX)
 
 
 def _unwrap(document: Any, path: Path) -> Any:
@@ -199,7 +199,7 @@ def _unwrap(document: Any, path: Path) -> Any:
     return _parse(text, path)
 
 
-_MEND = "mend the ConfigMap of the operator's settings; its fields are those of docs/guides/install.md"
+_FIX = "fix the ConfigMap of the operator's settings; its fields are those of docs/guides/install.md"
 
 
 def _place(location: tuple[int | str, ...]) -> str:
@@ -223,7 +223,7 @@ def load_settings(path: Path | None) -> Settings:
     try:
         document = _unwrap(_parse(_read_text(path), path), path)
         if not isinstance(document, dict):
-            raise SettingsError(f"{path}: got {type(document).__name__}; allowed: fields with values", hint=_MEND)
+            raise SettingsError(f"{path}: got {type(document).__name__}; allowed: fields with values", hint=_FIX)
         # A key that holds nothing, such as one whose entries are all commented out, is as if it were left out. Where
         # that would open a profile to everybody, it is refused.
         kept = {name: document[name] for name in ("profileNamespaces",) if document.get(name) is not None}
@@ -237,11 +237,11 @@ def load_settings(path: Path | None) -> Settings:
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the settings ({error.strerror})") from error
     except YAMLError as error:
-        raise SettingsError(_shown(f"{path}: not YAML ({error})"), hint=_MEND) from error
+        raise SettingsError(_shown(f"{path}: not YAML ({error})"), hint=_FIX) from error
     except ValidationError as error:
         problems = [f"{_place(item['loc'])}: got {item['input']!r:.200}; {item['msg']}" for item in error.errors()]
     if problems:
         raise SettingsError(
-            _shown(f"{path}: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems)), hint=_MEND
+            _shown(f"{path}: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems)), hint=_FIX
         )
     return settings

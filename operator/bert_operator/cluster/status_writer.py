@@ -99,7 +99,7 @@ class StatusWriter:
             self._index.drop_uid(KIND, ref.namespace, ref.name, summary.uid)
             return None
         self._index.put_job(answer)
-        return read_job(answer, most_bytes=math.inf)
+        return read_job(answer, max_bytes=math.inf)
 
     async def is_outdated(self, ref: JobRef, summary: JobSummary) -> bool:
         """Tell whether the API server has a newer version of a job, which is in the index by then."""

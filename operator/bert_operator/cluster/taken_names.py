@@ -23,9 +23,9 @@ _RESOURCES = {
 }
 _OF_CLUSTER = ("foregroundDeletion", "orphan", "batch.kubernetes.io/job-tracking")
 """Finalizers that Kubernetes' own controllers take away by themselves."""
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 """Objects; a job of hundreds of workers has as many pods, which go with their Job or MPIJob."""
-_MOST_FINALIZERS = 3
+_MAX_FINALIZERS = 3
 
 
 class Taken(NamedTuple):
@@ -98,7 +98,7 @@ def describe_taken(namespace: str, taken: Sequence[Taken]) -> Blocker:
 
 def _say_staying(namespace: str, items: Sequence[Taken]) -> str:
     verb, them = ("exist and are", "them") if len(items) > 1 else ("exists and is", "it")
-    targets = " ".join(f"{_RESOURCES[item.kind]}/{item.name}" for item in items[:_MOST_NAMED])
+    targets = " ".join(f"{_RESOURCES[item.kind]}/{item.name}" for item in items[:_MAX_NAMED])
     command = f"kubectl -n {namespace} delete {targets}"
     return f"{_list(items)} {verb} not this job's. Next: delete {them} ({command}), or rename the job"
 
@@ -107,7 +107,7 @@ def _say_leaving(namespace: str, items: Sequence[Taken]) -> str:
     verb = "are" if len(items) > 1 else "is"
     finalizers = list(dict.fromkeys(text for item in items for text in item.finalizers))
     if finalizers:
-        held = f", held by the finalizer {', '.join(finalizers[:_MOST_FINALIZERS])}"
+        held = f", held by the finalizer {', '.join(finalizers[:_MAX_FINALIZERS])}"
         first = next(item for item in items if item.finalizers)
         remedy = (
             "wait for whoever set it; if nobody answers for it any more, take it away: kubectl -n "
@@ -122,7 +122,7 @@ def _say_leaving(namespace: str, items: Sequence[Taken]) -> str:
 
 
 def _list(items: Sequence[Taken]) -> str:
-    named = [str(item) for item in items[:_MOST_NAMED]]
-    if len(items) > _MOST_NAMED:
-        return f"{', '.join(named)} and {len(items) - _MOST_NAMED} more"
+    named = [str(item) for item in items[:_MAX_NAMED]]
+    if len(items) > _MAX_NAMED:
+        return f"{', '.join(named)} and {len(items) - _MAX_NAMED} more"
     return " and ".join(filter(None, (", ".join(named[:-1]), named[-1])))

@@ -10,9 +10,9 @@ from bert_operator.timestamps import time_of
 
 Document = Mapping[str, Any]
 
-_LONGEST_NOTE = 500
-_LONGEST_REASON = 200
-_LONGEST_NAME = 253
+_MAX_NOTE = 500
+_MAX_REASON = 200
+_MAX_NAME = 253
 
 
 class WarningSummary(NamedTuple):
@@ -34,12 +34,12 @@ def read_warning(body: Document) -> tuple[str, str, WarningSummary] | None:
     when = body.get("lastTimestamp") or body.get("eventTime") or body.get("metadata", {}).get("creationTimestamp")
     # Whoever may write Events writes what they like there: a reason may have any length, and so may a subject's name.
     name = subject.get("name") or ""
-    if len(name) > _LONGEST_NAME:
+    if len(name) > _MAX_NAME:
         return None
     warning = WarningSummary(
-        reason=sys.intern((body.get("reason") or "")[:_LONGEST_REASON]),
-        message=(body.get("message") or "")[:_LONGEST_NOTE],
+        reason=sys.intern((body.get("reason") or "")[:_MAX_REASON]),
+        message=(body.get("message") or "")[:_MAX_NOTE],
         seen_at_s=time_of(when) or 0.0,
-        uid=sys.intern((subject.get("uid") or "")[:_LONGEST_NAME]),
+        uid=sys.intern((subject.get("uid") or "")[:_MAX_NAME]),
     )
     return subject["kind"], name, warning

@@ -15,7 +15,7 @@ from typing import Any, cast
 import kopf
 
 from bert_operator.api.crd import PLURAL
-from bert_operator.cluster.client import LONGEST_PAUSE_S, REQUEST_TIMEOUT_S
+from bert_operator.cluster.client import MAX_PAUSE_S, REQUEST_TIMEOUT_S
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.settings import Settings
 from bert_operator.names import API_GROUP, API_VERSION, JobRef
@@ -65,7 +65,7 @@ class EndlessBackOffs:
     """Seconds before each retry. Kopf gives up when a finite list of them is exhausted."""
 
     def __iter__(self) -> Iterator[float]:
-        return itertools.chain([0.2, 0.5, 1, 1, 2, 2], itertools.repeat(LONGEST_PAUSE_S))
+        return itertools.chain([0.2, 0.5, 1, 1, 2, 2], itertools.repeat(MAX_PAUSE_S))
 
 
 class _AllButWatchers(frozenset[Any]):

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from bert_operator.cluster.turns import Turns
+from bert_operator.cluster.round_robin import RoundRobin
 from bert_operator.names import JobRef
 
 FIRST_BACK_OFF_S = 0.5
@@ -61,7 +61,7 @@ class WorkQueue:
         """Start empty. reconcile: handles one job; any exception but ``Requeue`` is a failure, and is retried."""
         self._reconcile = reconcile
         self._metrics = metrics
-        self._ready: Turns[JobRef] = Turns()
+        self._ready: RoundRobin[JobRef] = RoundRobin()
         self._num_ready = asyncio.Semaphore(0)
         self._queued_at_s: dict[JobRef, float] = {}
         self._running: dict[JobRef, float] = {}
@@ -163,9 +163,9 @@ class WorkQueue:
     def _back_off(self, ref: JobRef) -> float:
         count = self._failures[ref] = self._failures.get(ref, 0) + 1
         self._failing[ref.namespace] += count == 1
-        longest_s = longest_back_off_s(self._failing[ref.namespace], len(self._failing))
+        max_s = longest_back_off_s(self._failing[ref.namespace], len(self._failing))
         # The exponent is bounded: 2.0 ** 1024 is an OverflowError, which a job would reach after 17 hours of failures.
-        pause_s = min(FIRST_BACK_OFF_S * 2.0 ** min(count - 1, 16), longest_s)
+        pause_s = min(FIRST_BACK_OFF_S * 2.0 ** min(count - 1, 16), max_s)
         # Jitter: a thousand jobs that failed together, as when the API server restarts, must not retry together.
         return pause_s * random.uniform(0.8, 1.2)  # noqa: S311 - not for secrets
 

@@ -17,7 +17,7 @@ from bert_operator.cluster.client import TOO_LARGE, ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.object_summaries import ChildSummary
 from bert_operator.cluster.paths import workload_path
-from bert_operator.cluster.turns import Turns
+from bert_operator.cluster.round_robin import RoundRobin
 from bert_operator.cluster.workloads import JOB_UID_LABEL, VERSIONS, read_workload
 from bert_operator.names import JobRef
 
@@ -25,7 +25,7 @@ ROUND_S = 1.0
 READS_PER_SECOND = 10.0
 READS_PER_ROUND = 30
 """After which another namespace's turn comes, and what is queued by then is looked up again."""
-SHORTEST_WAIT_S, LONGEST_WAIT_S = 2.0, 60.0
+MIN_WAIT_S, MAX_WAIT_S = 2.0, 60.0
 """Between two readings of a child that waits: a tenth of the time for which it has waited, within these bounds. Words
 of the scheduler change with every job that comes or goes, and each other word is a write."""
 AFTER_REFUSAL_S = 30.0
@@ -51,7 +51,7 @@ class _Reading:
         """Return whether its Workload has to be read again."""
         if child.is_suspended != self.was_suspended:
             return True
-        pause_s = min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, (self.read_at_s - self.since_s) / 10))
+        pause_s = min(MAX_WAIT_S, max(MIN_WAIT_S, (self.read_at_s - self.since_s) / 10))
         return not self.is_settled and now_s >= self.read_at_s + pause_s
 
 
@@ -78,7 +78,7 @@ class WorkloadReader:
         loop = asyncio.get_running_loop()
         queued = self._index.queued_children()
         self._forget_others({child.uid for _, child in queued})
-        due: Turns[tuple[JobRef, ChildSummary]] = Turns()
+        due: RoundRobin[tuple[JobRef, ChildSummary]] = RoundRobin()
         for ref, child in sorted(queued, key=lambda item: self._served_at_s.get(item[0].namespace, 0.0)):
             reading = self._readings.get(child.uid)
             if reading is None or reading.is_due(child, loop.time()):

@@ -23,12 +23,12 @@ Document = Mapping[str, Any]
 
 JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
 VERSIONS = ("v1beta2", "v1beta1")
-_LONGEST_NOTE = 500
-_LONGEST_NAME = 253
-_MOST_CHECKS = 8
+_MAX_NOTE = 500
+_MAX_NAME = 253
+_MAX_CHECKS = 8
 """Admission checks of one Workload that are kept; Kueue allows as many."""
 
-# What no waiting mends, by reason and, in the words of the scheduler and of the Workload's controller, by text: theirs
+# What no waiting fixes, by reason and, in the words of the scheduler and of the Workload's controller, by text: theirs
 # is prose, which may change, and an unknown one counts as waiting.
 _HOPELESS_REASONS = frozenset({"Inadmissible", "Misconfigured", "Suspended", "NoMatchingFlavor", "ExceedsMaxQuota"})
 _HOPELESS = re.compile(r"> maximum capacity|doesn't match node affinity|untolerated taint|unavailable in ClusterQueue")
@@ -126,7 +126,7 @@ def read_workload(body: Document) -> WorkloadSummary:
         preempted=_told(conditions, "Preempted", "True")[1],
         checks=tuple(
             (_name(item.get("name")), _name(item.get("state")), _note(item.get("message")))
-            for item in _mappings(status.get("admissionChecks"))[:_MOST_CHECKS]
+            for item in _mappings(status.get("admissionChecks"))[:_MAX_CHECKS]
             if item.get("state") != "Ready"
         ),
         retried_at=_name(requeued.get("requeueAt")),
@@ -171,7 +171,7 @@ def describe_wait(workload: WorkloadSummary, preemptor: JobRef | None, namespace
 
 
 def find_obstacle(workload: WorkloadSummary, namespace: str) -> Blocker | None:
-    """Return what keeps a child in its queue that waiting does not mend; None where its turn will come.
+    """Return what keeps a child in its queue that waiting does not fix; None where its turn will come.
 
     namespace: the child's.
     """
@@ -249,11 +249,11 @@ def _number(value: Any) -> int:
 
 
 def _name(value: Any) -> str:
-    return value[:_LONGEST_NAME] if isinstance(value, str) else ""
+    return value[:_MAX_NAME] if isinstance(value, str) else ""
 
 
 def _note(value: Any) -> str:
-    return value[:_LONGEST_NOTE] if isinstance(value, str) else ""
+    return value[:_MAX_NOTE] if isinstance(value, str) else ""
 
 
 def _mapping(value: Any) -> Document:

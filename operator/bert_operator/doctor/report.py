@@ -13,7 +13,7 @@ FINE, WRONG = 0, 1
 
 _COLOURS = {Level.ERROR: "31;1", Level.WARNING: "33;1", Level.NOTE: "36"}
 _NOT_LOOKED_AT = "not looked at"
-_LONGEST = 500
+_MAX_CHARACTERS = 500
 """Characters of one line: names of nodes and messages of a kubelet fit."""
 
 
@@ -46,10 +46,10 @@ class Report:
                 for finding in outcome.findings:
                     if finding.level is level:
                         mark = _paint(f"{level:<7}", _COLOURS[level]) if colour else f"{level:<7}"
-                        shown += [f"{mark} {outcome.check}: {_tame(finding.problem)}"]
-                        shown += [f"        why:  {_tame(finding.why)}", f"        next: {_tame(finding.remedy)}"]
+                        shown += [f"{mark} {outcome.check}: {sanitize(finding.problem)}"]
+                        shown += [f"        why:  {sanitize(finding.why)}", f"        next: {sanitize(finding.remedy)}"]
         for outcome in self.unseen:
-            shown.append(f"{_NOT_LOOKED_AT}: {outcome.check}: needs {_tame('; '.join(outcome.missing))}")
+            shown.append(f"{_NOT_LOOKED_AT}: {outcome.check}: needs {sanitize('; '.join(outcome.missing))}")
         fine = [outcome.check for outcome in self.outcomes if not outcome.findings and not outcome.missing]
         if fine:
             shown.append(f"nothing found: {', '.join(fine)}")
@@ -77,10 +77,10 @@ class Report:
         return {"checks": len(self.outcomes), "findings": found, "notLookedAt": unseen}
 
 
-def _tame(text: str) -> str:
+def sanitize(text: str) -> str:
     """Return text on one line in which nothing controls a terminal: images, names and messages are tenants' words."""
-    shown = "".join(sign if sign.isprintable() else " " for sign in text[: _LONGEST + 1])
-    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
+    shown = "".join(sign if sign.isprintable() else " " for sign in text[: _MAX_CHARACTERS + 1])
+    return shown if len(shown) <= _MAX_CHARACTERS else f"{shown[:_MAX_CHARACTERS]}…"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -20,7 +20,7 @@ from rich.table import Column
 from rich.text import Text
 
 from bert_operator.api.schema.finetuning import MISMATCHED, TASK_METRICS
-from bert_operator.foreign_text import tame
+from bert_operator.foreign_text import sanitize
 from bert_operator.local.output_once import OutputOnce
 from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_duration
@@ -86,7 +86,7 @@ class PlainDisplay:
 
     def note(self, text: str) -> None:
         """Write the remark."""
-        self._remarks = _write(self._remarks, tame(text))
+        self._remarks = _write(self._remarks, sanitize(text))
 
     def close(self) -> None:
         """Nothing to restore."""
@@ -131,7 +131,7 @@ class LineDisplay(PlainDisplay):
             self._print(text)
 
     def _print(self, text: str) -> None:
-        super().show(tame(text), None)
+        super().show(sanitize(text), None)
 
 
 class BarDisplay:
@@ -192,7 +192,7 @@ class BarDisplay:
         )
 
     def _print(self, text: str) -> None:
-        self._progress.console.print(Text(tame(text)), soft_wrap=True)
+        self._progress.console.print(Text(sanitize(text)), soft_wrap=True)
 
 
 class Terminal:

@@ -17,7 +17,7 @@ _PEER_ENDED = "Another rank has ended; its own message says why"
 _GREETING = re.compile(r"rank \d+ on \S+: ")  # every rank's first line: its share of the machine
 
 _EDGE = re.compile(r"-{60,}")
-_LONGEST_FRAME = 30
+_MAX_FRAME = 30
 """Lines; what is longer is no frame of Open MPI's."""
 # Open MPI 4 and 5; other frames say what is wrong, such as too few slots or a program that is not there.
 _SAYS_THAT_IT_ENDED = re.compile(
@@ -89,7 +89,7 @@ class OutputOnce:
             return [line]
         self._frame.append(line)
         is_closed = is_edge and len(self._frame) > 1
-        if not is_closed and len(self._frame) <= _LONGEST_FRAME:
+        if not is_closed and len(self._frame) <= _MAX_FRAME:
             return []
         frame, self._frame = self._frame, []
         return without_frames(frame) if is_closed else frame

@@ -22,7 +22,7 @@ import psutil
 from bert_operator.local.guard import TERMINATION_LOG_VARIABLE, find_members, kill_all
 from bert_operator.local.launch import Launch, split_prefix
 
-_LONGEST_LINE = 65_536
+_MAX_LINE = 65_536
 _LAST_OUTPUT_S = 5.0
 
 
@@ -135,6 +135,6 @@ class ChildProcess:
 
     def _read(self, stream: IO[bytes]) -> None:
         with stream:
-            while data := stream.readline(_LONGEST_LINE):
+            while data := stream.readline(_MAX_LINE):
                 text = data.decode("utf-8", errors="replace").rstrip("\r\n")
                 self._put(Line(self, *split_prefix(text, self._launch.launcher)))

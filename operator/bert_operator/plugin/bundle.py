@@ -99,7 +99,7 @@ CHILD: Shape = {
         "replicaStatuses": dict.fromkeys(("Launcher", "Worker"), _COUNTS),
     },
 }
-_LONGEST_ATTEMPT = 4
+_MAX_ATTEMPT_DIGITS = 4
 """Digits: attempts are counted from 1, so that longer ones are somebody's own words."""
 _README = """\
 Support bundle of a BertPretrainJob, by kubectl bert collect {version}.
@@ -166,7 +166,7 @@ def _child(document: Json, numbers: Numbers) -> Any:
 def _attempt(document: Json) -> int | None:
     """Return the attempt of a label, which is text."""
     text = str(mapping(dict(document), "metadata", "labels").get(ATTEMPT_LABEL))
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_ATTEMPT else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_ATTEMPT_DIGITS else None
 
 
 def _event(event: Json, known: Shareable, numbers: Numbers) -> Json:
@@ -192,7 +192,7 @@ def _record(time_s: float, record: ProgressRecord, known: Shareable, numbers: Nu
     return {
         "time": render_time(time_s),
         "event": pick(record.event, Words(known.events), numbers),
-        "attempt": record.attempt if (record.attempt or 0) < 10**_LONGEST_ATTEMPT else None,
+        "attempt": record.attempt if (record.attempt or 0) < 10**_MAX_ATTEMPT_DIGITS else None,
         # A program may print any number of names.
         "stage": numbers.of("stage", record.stage) if numbers.has("stage", record.stage) else describe(record.stage),
         **{name: value for name, value in figures.items() if value is not None},

@@ -25,7 +25,7 @@ from bert_operator.timestamps import render_time, time_of
 
 PAUSE_S = 2.0
 """Between two looks at a job that has no pod to read yet, and before a broken connection is tried again."""
-_MOST_BROKEN = 30
+_MAX_BROKEN = 30
 """Connections in a row that bring nothing new: a minute in which the kubelet does not answer."""
 
 _HOW_FAR = (
@@ -197,7 +197,7 @@ class Follower:
                 break
             num_broken = 0 if is_new else num_broken + 1
             if problem is not None:
-                if num_broken >= _MOST_BROKEN or not self._wanted.follow or problem.status in (401, 403):
+                if num_broken >= _MAX_BROKEN or not self._wanted.follow or problem.status in (401, 403):
                     raise problem
                 self._tell_wait(f"the log of pod {pod.name} cannot be read for now ({first_line(problem)})")
             if not is_new:

@@ -49,13 +49,13 @@ _STATUS = {
 }
 _SILENT = ("Unable to connect to the server", "The connection to the server", "i/o timeout", "no route to host")
 _NO_KIND = ("doesn't have a resource type", "no matches for kind", "the server could not find the requested resource")
-_LONGEST_ANSWER = 4000
+_MAX_ANSWER = 4000
 """Characters of an error that are shown."""
-_LONGEST_ERRORS = 100_000
+_MAX_ERRORS = 100_000
 """Characters of standard error that are looked at, from its end."""
-_LONGEST_LINE = 1_048_576
+_MAX_LINE = 1_048_576
 """Bytes; a longer line is passed on in pieces of that size."""
-_MOST_AHEAD = 1000
+_MAX_LINES_AHEAD = 1000
 """Lines that are read before somebody takes them: kubectl waits for a reader that is slow, as it does in a pipe."""
 
 
@@ -169,7 +169,7 @@ class LineStream:
     def __init__(self, process: subprocess.Popen[bytes], words: Sequence[str]) -> None:
         """Begin to read, in threads: a pipe that nobody reads would stop kubectl."""
         self._process, self._words = process, words
-        self._lines: queue.Queue[str | None] = queue.Queue(_MOST_AHEAD)
+        self._lines: queue.Queue[str | None] = queue.Queue(_MAX_LINES_AHEAD)
         self._errors: list[str] = []
         self._readers = [
             threading.Thread(target=self._read_output, daemon=True),
@@ -213,7 +213,7 @@ class LineStream:
     def _read_output(self) -> None:
         assert self._process.stdout is not None
         # Bytes: in text Python would take the carriage returns of a progress bar for ends of lines.
-        while line := self._process.stdout.readline(_LONGEST_LINE):
+        while line := self._process.stdout.readline(_MAX_LINE):
             self._lines.put(line.decode(errors="replace").rstrip("\n"))
         self._lines.put(None)
 
@@ -237,9 +237,9 @@ def explain(words: Sequence[str], errors: str) -> ApiRefused:
     """Return the error for what kubectl has printed to standard error."""
     asked = "kubectl " + " ".join([word for word in words if word not in ("-o", "json")][:4])
     # It quotes names and messages that anybody may have given to objects.
-    lines = [printable(line) for line in errors[-_LONGEST_ERRORS:].splitlines() if line.strip()]
+    lines = [printable(line) for line in errors[-_MAX_ERRORS:].splitlines() if line.strip()]
     text = "\n".join([line for line in lines if not _BESIDE.match(line)] or lines) or "it failed without a word"
-    text = _LAST_FROM_SERVER.split(text)[-1][:_LONGEST_ANSWER]
+    text = _LAST_FROM_SERVER.split(text)[-1][:_MAX_ANSWER]
     if any(sign in text for sign in _NO_KIND) and JOBS in " ".join(words):
         return ApiRefused(
             f"{asked}: the cluster does not know BertPretrainJobs",

@@ -25,7 +25,7 @@ Leaf = Literal["number", "figure", "amount", "boolean", "time", "text"]
 Shape = Any
 
 _FILE = "shareable.json"
-_LONGEST_AMOUNT = 20
+_MAX_AMOUNT = 20
 """Characters of a quantity, as in the job's definition."""
 _LARGEST = 10**18
 _DIGITS = 4
@@ -156,7 +156,7 @@ def _pick_leaf(value: Any, shape: Shape) -> Any:
 
 def _amount(value: object) -> float | None:
     # No exponents, which may ask for numbers of any length.
-    if len(str(value)) > _LONGEST_AMOUNT or "e" in str(value):
+    if len(str(value)) > _MAX_AMOUNT or "e" in str(value):
         return None
     return _rounded(float(amount(value))) or None
 

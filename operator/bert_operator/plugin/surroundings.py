@@ -15,7 +15,7 @@ from bert_operator.render.names import JOB_LABEL, config_map_name, network_polic
 
 KINDS = ("configmaps", "networkpolicies.networking.k8s.io", "jobs.batch", "mpijobs.kubeflow.org", "pods")
 """What the operator creates, and the pods that come of it; all carry the job's label."""
-_MOST_AT_ONCE = 5
+_MAX_AT_ONCE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ def read_family(kubectl: Kubectl, job: Job) -> Family:
             return []
 
     # One after the other they would take as many round trips.
-    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_MAX_AT_ONCE) as pool:
         found = [item for items in pool.map(read, KINDS) for item in items]
     for item in [item for item in found if item.get("kind") == "MPIJob"]:
         launcher = f"{item['metadata']['name']}-launcher"

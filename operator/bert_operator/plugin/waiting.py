@@ -30,7 +30,7 @@ AWAITED_FORMS = (
 )
 """What can be waited for, as ``--for`` takes it."""
 _DURATION = re.compile(r"([0-9]{1,9})(s|m|h|d)?")
-_LONGEST_S = 366 * 86400
+_MAX_DURATION_S = 366 * 86400
 _UNITS_S = {None: 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -81,7 +81,7 @@ def parse_duration(text: str) -> float:
     """Return the seconds of ``90``, ``90s``, ``15m``, ``2h`` or ``3d``. Raises InputError."""
     found = _DURATION.fullmatch(text)
     seconds = int(found[1]) * _UNITS_S[found[2]] if found is not None else 0
-    if found is None or not 0 < seconds <= _LONGEST_S:
+    if found is None or not 0 < seconds <= _MAX_DURATION_S:
         raise InputError(
             f"--timeout: got {text}; allowed: a whole number of seconds, or one with s, m, h or d as 15m, up to a year"
         )

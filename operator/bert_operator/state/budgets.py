@@ -82,7 +82,7 @@ def back_off_s(failures: list[Failure]) -> float:
 def num_counted(failures: list[Failure]) -> int:
     """Return how many failures count against ``infrastructureRetries``.
 
-    Those of storage, one after another, count once for as long as people may need to free space or mend a volume:
+    Those of storage, one after another, count once for as long as people may need to free space or fix a volume:
     each attempt ends at once or at its first checkpoint, and the status says all the while what to do.
 
     Args:

@@ -23,7 +23,7 @@ def find_findings(
     if newest is None or newest.state != "Running":
         return {}
     slow = describe_straggler(observed.progress, newest.attempt, dict(newest.pod_nodes))
-    short = describe_short_grace(newest.grace_s, checkpoint, next_grace_s, observed.longest_grace_s)
+    short = describe_short_grace(newest.grace_s, checkpoint, next_grace_s, observed.max_grace_s)
     found = {
         ConditionType.STRAGGLING: Finding(reason=Reason.SLOW_RANK, message=slow) if slow else None,
         ConditionType.NODE_UNHEALTHY: newest.finding,

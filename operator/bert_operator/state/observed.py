@@ -145,7 +145,7 @@ class Observed:
     """Why the child that was planned could not be created."""
     created: ChildRef | None = None
     """The child that this process created last, which the status may not show yet."""
-    longest_grace_s: int | None = None
+    max_grace_s: int | None = None
     """Longest grace period that an attempt may be given; None: pods' grace periods are in force for none, as outside of
     a cluster."""
 

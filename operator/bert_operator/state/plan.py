@@ -132,7 +132,7 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
     checkpoint = newest_saved and newest_saved.model_copy(update={"seconds": None, "stop_seconds": None})
     failures = list_failures(job.spec, observed, checkpoint, now_s)
     given_s = job.spec.run_policy.stop_grace_seconds
-    raised_s = raise_grace(given_s, previous.stop_grace_seconds, newest_saved, observed.longest_grace_s)
+    raised_s = raise_grace(given_s, previous.stop_grace_seconds, newest_saved, observed.max_grace_s)
     done = [child.run for child in children if child.state == "Succeeded"]
     newest = children[-1] if children else None
     # An older child than the status knows is a leftover, as after a conflict between two operators.

@@ -62,7 +62,7 @@ _FINETUNING: Mapping[str, Bounds] = MappingProxyType(
 )
 _FIGURES: Mapping[str, Bounds] = MappingProxyType({**_PRETRAINING, **_FINETUNING})
 """All that a result may hold, in the order in which it does, and what each can be."""
-_LONGEST_STAGE = 63
+_MAX_STAGE = 63
 """As the definition has it."""
 
 
@@ -71,7 +71,7 @@ def read_result(record: ProgressRecord) -> StageResult | None:
     if record.event not in _EVENTS or not record.stage or record.text("when") == "before":
         return None
     # The status would cut it, to the name of another stage perhaps.
-    if len(record.stage) > _LONGEST_STAGE:
+    if len(record.stage) > _MAX_STAGE:
         return None
     figures = ((name, _read_figure(record, name)) for name in _in_order(record))
     metrics = tuple(Metric(name=name, value=_render(value)) for name, value in figures if value is not None)

@@ -35,7 +35,7 @@ from bert_operator.state.bad_nodes import find_bad_nodes
 from bert_operator.state.observed import Blocker, Finding
 from bert_operator.state.phase_times import count_time
 from bert_operator.state.progress import ProgressRecord
-from bert_operator.timestamps import LONGEST_ESTIMATE_S, render_duration, render_time
+from bert_operator.timestamps import MAX_ESTIMATE_S, render_duration, render_time
 
 _FULL_MESSAGES = 16
 """Failures whose message is kept as it is."""
@@ -242,7 +242,7 @@ def _attempt_run(previous: JobStatus, facts: Facts) -> int | None:
 def _figures(record: ProgressRecord, now: str) -> Progress:
     """Return the progress in a record."""
     step, total, left_s = record.count("step"), record.count("steps"), record.number("remaining_s")
-    if left_s is not None and left_s > LONGEST_ESTIMATE_S:
+    if left_s is not None and left_s > MAX_ESTIMATE_S:
         left_s = None
     rate, loss = record.number("sequences_per_s"), record.number("loss")
     figures = [(name, record.number(name)) for name in sorted(record.fields)]

@@ -39,9 +39,9 @@ _HEADS: Mapping[str, Sequence[str]] = MappingProxyType(
 numbers that were drawn at random inside a head that was trained make nonsense of the rest."""
 _TOKEN_TABLE = "embeddings.tokens.weight"
 _ROWS_AT_ONCE = 8192
-_MOST_NAMED, _MOST_LISTED = 5, 8
+_MAX_NAMED, _MAX_LISTED = 5, 8
 """Tensors of one kind that an error names, and a log line; the rest are counted."""
-_LONGEST_NAME = 200
+_MAX_NAME = 200
 """Characters of a name that a message shows: whoever wrote the file chose it."""
 
 
@@ -151,8 +151,8 @@ def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> F
 
 def list_names(names: Sequence[str]) -> str:
     """Return the first names of tensors, for people, and how many more there are."""
-    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    return ", ".join(shown(name)[:_LONGEST_NAME] for name in names[:_MOST_LISTED]) + more
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(shown(name)[:_MAX_NAME] for name in names[:_MAX_LISTED]) + more
 
 
 def max_elements(model: Bert) -> int:
@@ -213,8 +213,8 @@ def _refuse_misfits(source: Source, misfits: Mapping[str, Sequence[str]]) -> Non
         return
     counts = ", ".join(f"{len(names)} {kind}" for kind, names in given.items())
     lines = [
-        f"  {kind}: {', '.join(shown(name)[:_LONGEST_NAME] for name in names[:_MOST_NAMED])}"
-        + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+        f"  {kind}: {', '.join(shown(name)[:_MAX_NAME] for name in names[:_MAX_NAMED])}"
+        + (f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else "")
         for kind, names in given.items()
     ]
     hint = "use the model section (sizes, architecture) and the vocabulary that it was trained with"

@@ -36,7 +36,7 @@ MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 OWN_SUM_KEY = "manifest_sha256"
-_MOST_HOLES = 64 << 20
+_MAX_HOLES_BYTES = 64 << 20
 """Bytes that a sparse copy may leave out of another run's file."""
 _MAX_MANIFEST_BYTES = 1 << 20
 """Ours have 2 kB; of a larger one the beginning is read, which is no JSON."""
@@ -278,7 +278,7 @@ def read_checkpoint(path: Path, *, with_sums: bool = True, is_own: bool = True) 
             wanted = manifest["sha256"][name]
             if with_sums:
                 _check_regular(path / name)
-            if with_sums and not is_own and bytes_in_holes(path / name, _MOST_HOLES) > _MOST_HOLES:
+            if with_sums and not is_own and bytes_in_holes(path / name, _MAX_HOLES_BYTES) > _MAX_HOLES_BYTES:
                 raise TrainerError(f"{path / name}: got bytes that were never written; allowed: a whole file")
             if with_sums and sha256_of(path / name) != wanted:
                 raise TrainerError(f"{path / name}: its SHA-256 is not the one in {MANIFEST_FILE}")

@@ -26,7 +26,7 @@ from bert_trainer.checkpoints.model_card import (
 )
 from bert_trainer.config.finetuning import Kind
 
-_MOST_CLASSES = 100
+_MAX_CLASSES = 100
 """Rows of the table of classes."""
 
 
@@ -115,7 +115,7 @@ def _what(task: TaskFacts) -> str:
 def _classes(task: TaskFacts) -> list[str]:
     if task.kind != "classification":
         return []
-    shown = [(str(number), label) for number, label in enumerate(task.labels[:_MOST_CLASSES])]
+    shown = [(str(number), label) for number, label in enumerate(task.labels[:_MAX_CLASSES])]
     rest = len(task.labels) - len(shown)
     more = f"\n\nAnd {rest:,} more, which `config.json` names." if rest else ""
     return [f"## Classes\n\n{table(('number', 'name'), shown)}{more}"]

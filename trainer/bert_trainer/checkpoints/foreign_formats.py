@@ -20,7 +20,7 @@ HUGGINGFACE_FILES = (
 """Weights in a folder of Hugging Face, in the order in which they are looked for."""
 _MANIFEST = "manifest.json"
 _TENSORFLOW_INDEX = ".index"
-_MOST_NAMES = 10_000
+_MAX_NAMES = 10_000
 """Of a folder that are looked at."""
 
 
@@ -47,7 +47,7 @@ def find_formats(path: Path) -> dict[str, str]:
     """Return the formats of what lies at a path, each with the name of the file that tells."""
     try:
         if path.is_dir():
-            names = [entry.name for _, entry in zip(range(_MOST_NAMES), path.iterdir(), strict=False)]
+            names = [entry.name for _, entry in zip(range(_MAX_NAMES), path.iterdir(), strict=False)]
             found = {kind: tell(path, sorted(names)) for kind, tell in _IN_FOLDER.items()}
         else:
             found = {kind: tell(path) for kind, tell in _AS_FILE.items()}

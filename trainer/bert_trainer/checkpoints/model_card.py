@@ -19,7 +19,7 @@ import yaml
 
 from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings
 
-_LONGEST_NAME = 200
+_MAX_NAME = 200
 # "www." alone makes a link, too.
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~$:@]|(?i:(?<=www)\.))")
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
@@ -136,7 +136,7 @@ def one_line(text: str) -> str:
     """Return text with everything unprintable as spaces, such as line breaks and changes of direction, and cut."""
     kept = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text)
     line = " ".join(kept.split())
-    return line if len(line) <= _LONGEST_NAME else line[: _LONGEST_NAME - 1] + "…"
+    return line if len(line) <= _MAX_NAME else line[: _MAX_NAME - 1] + "…"
 
 
 ARCHITECTURES = {"bert": "BERT", "distilbert": "DistilBERT"}

@@ -35,16 +35,16 @@ WEIGHTS_FILE = "model.onnx.data"
 # Versions that ONNX Runtime has read since 1.12 (2022), TensorRT since 8.6: nothing here needs newer operators.
 _OPSET, _IR_VERSION = 17, 8
 # Protobuf's messages end at 2 GiB; the graph itself takes less than the rest.
-_LARGEST_FILE = 2**31 - 2**24
+_MAX_FILE_BYTES = 2**31 - 2**24
 # Weights of their own file begin at multiples of this, so that runtimes can map them.
 _ALIGNMENT = 4096
 # Shapes and other constants stay in the graph, where tools that check shapes can read them.
-_LEAST_OUTSIDE = 64
+_MIN_OUTSIDE = 64
 # Added to the scores of padding. Not -inf: a row of nothing but padding would become NaN.
 _MASKED = float(np.finfo(np.float32).min)
 
 
-def write_onnx_model(model: Bert | TaskModel, folder: Path, *, largest_file: int = _LARGEST_FILE) -> None:
+def write_onnx_model(model: Bert | TaskModel, folder: Path, *, largest_file: int = _MAX_FILE_BYTES) -> None:
     """Write ``model.onnx``, and ``model.onnx.data`` where one file does not hold the weights.
 
     Inputs: ``input_ids``, ``attention_mask`` (0: padding) and, of BERT, ``token_type_ids``, int64 (B, T). Outputs,
@@ -297,7 +297,7 @@ def _store_outside(constants: Mapping[str, _Constant], path: Path) -> list[_Stor
     with path.open("wb") as file:
         for name, constant in constants.items():
             tensor = _describe(name, constant)
-            if constant.num_bytes < _LEAST_OUTSIDE:
+            if constant.num_bytes < _MIN_OUTSIDE:
                 stored.append((tensor, constant))
                 continue
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))

@@ -72,7 +72,7 @@ def left_out_steps(rollbacks: Sequence[Rollback], stage_index: int) -> dict[int,
     }
 
 
-def num_in_vain(rollbacks: Sequence[Rollback], to: tuple[int, int]) -> int:
+def num_without_progress(rollbacks: Sequence[Rollback], to: tuple[int, int]) -> int:
     """Return how many rollbacks in a row, the newest included, went to a checkpoint or to later ones.
 
     to: index of the stage and step of the checkpoint. A newer one ends the row: the run got further than before.

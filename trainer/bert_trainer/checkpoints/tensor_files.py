@@ -32,7 +32,7 @@ MAX_HEADER_BYTES = 4 << 20
 MAX_PICKLE_BYTES = 4 << 20
 """Of the pickle inside a file of ``torch.save``, which holds everything but the tensors' elements: of BERT-large with
 its optimizer's state and master weights, 0.2 MB."""
-_LONGEST_NAME = 200
+_MAX_NAME = 200
 """Characters of a tensor's name that a message shows: whoever wrote the file chose it."""
 MAX_DIRECTORY_BYTES = 1 << 20
 """Of a file of ``torch.save``, which lists its storages at its end; BERT-large's with its optimizer's state, 0.2 MB. An
@@ -51,7 +51,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.int64, torch.int32)
 _NUMBERS = "position_ids"
 """The last word of the names of tensors that count, which some programs store."""
-_MOST_HOLES = 64 << 20
+_MAX_HOLES_BYTES = 64 << 20
 """Bytes of a file that no disk holds: a sparse copy leaves out pages of zeros, of which weights have few."""
 _COPY_AGAIN = "copy it again, or have it written anew by the program that made it"
 
@@ -147,7 +147,7 @@ def scalar(where: str, value: object) -> object:
 
 
 def _plain(where: str, name: str, tensor: object) -> Tensor:
-    place = f"{where}{shown(name)[:_LONGEST_NAME]}"
+    place = f"{where}{shown(name)[:_MAX_NAME]}"
     tensor = _check_kind(place, tensor)
     if tensor.dtype not in _DTYPES + (_INTEGERS if name.endswith(_NUMBERS) else ()):
         raise InputError(
@@ -180,7 +180,7 @@ def _check_regular(path: Path) -> None:
     state = path.stat()
     if not stat.S_ISREG(state.st_mode):
         raise InputError(f"{path}: got a folder, a pipe or a device; allowed: a file", hint="name a file")
-    if state.st_size > _MOST_HOLES and (num_bytes := bytes_in_holes(path, _MOST_HOLES)) > _MOST_HOLES:
+    if state.st_size > _MAX_HOLES_BYTES and (num_bytes := bytes_in_holes(path, _MAX_HOLES_BYTES)) > _MAX_HOLES_BYTES:
         raise InputError(
             f"{path}: got {num_bytes} bytes that were never written, of {state.st_size}; allowed: a whole file",
             hint=_COPY_AGAIN,

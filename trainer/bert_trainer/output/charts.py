@@ -17,7 +17,7 @@ Point = tuple[float, float]
 
 _WIDTH, _HEIGHT = 760.0, 250.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 12.0, 22.0, 34.0
-_MOST_POINTS = 600
+_MAX_POINTS = 600
 """Of a curve: more than the picture has places for. Of neighbours the lowest and the highest stay."""
 _NUM_COLORS = 6
 
@@ -58,7 +58,7 @@ def fit_axis(lowest: float, highest: float, most: int = 5) -> Axis:
     return Axis(math.floor(lowest / step) * step, math.ceil(highest / step) * step, step)
 
 
-def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
+def thin(points: Sequence[Point], most: int = _MAX_POINTS) -> list[Point]:
     """Return at most so many points, of which the extremes of every stretch are kept: a spike stays a spike."""
     if len(points) <= most:
         return list(points)

@@ -26,7 +26,7 @@ from bert_trainer.system.files import shown
 
 PAGE_FILE = "report.html"
 _STATES = {"succeeded": "Succeeded", "failed": "Failed", "stopped": "Stopped"}
-_MOST_EVALUATIONS = 200
+_MAX_EVALUATIONS = 200
 
 
 def write_page(folder: Path, *, is_done: bool = False) -> Path:
@@ -180,7 +180,7 @@ def _stage_results(stage: Mapping[str, Any]) -> Iterable[Markup]:
                 form(it.get("nextSentenceBaseline"), ".2%"),
                 form(it["maskedLmLoss"], ".4f"),
             )
-            for it in found[-_MOST_EVALUATIONS:]
+            for it in found[-_MAX_EVALUATIONS:]
         ]
         yield tag("h3", f"{stage['name']}: while it trained")
         header = (

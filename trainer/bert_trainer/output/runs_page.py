@@ -17,7 +17,7 @@ from bert_trainer.system.atomic_files import write_atomically
 from bert_trainer.system.files import shown
 
 INDEX_FILE = "index.html"
-_MOST_RUNS = 500
+_MAX_RUNS = 500
 _MARK = "<title>BERT runs</title>"
 
 
@@ -42,7 +42,7 @@ def write_index(folder: Path) -> Path:
             f"{shown(target)}: got a page that this command has not written; allowed: none, or its own",
             hint="move it away, or list another folder",
         )
-    found = sorted(folder.glob(f"*/{CONFIG_FILE}"), key=_age, reverse=True)[:_MOST_RUNS]
+    found = sorted(folder.glob(f"*/{CONFIG_FILE}"), key=_age, reverse=True)[:_MAX_RUNS]
     if not found:
         raise InputError(
             f"{shown(folder)}: got a folder without runs; allowed: an output folder, or one whose folders are",

@@ -15,8 +15,8 @@ from torch import Tensor
 COMPRESSED_DTYPE = torch.float16
 # Scaled sums stay below 2**14, a quarter of fp16's largest number: sums of n numbers that were each rounded upwards
 # may exceed the exact bound on the way.
-_LARGEST_EXPONENT = 14
-_SMALLEST_BOUND_EXPONENT = -100  # the scale of a bucket below 2**-100 would not fit fp32; such a bucket becomes 0
+_MAX_EXPONENT = 14
+_MIN_BOUND_EXPONENT = -100  # the scale of a bucket below 2**-100 would not fit fp32; such a bucket becomes 0
 
 
 def largest(bucket: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def largest(bucket: Tensor) -> Tensor:
 def scale_for(bound: Tensor) -> Tensor:
     """Return the power of two that a bucket is sent with; fp32 (1,). bound: sum over ranks of ``largest``."""
     _, exponent = torch.frexp(bound)
-    power = _LARGEST_EXPONENT - exponent.clamp(min=_SMALLEST_BOUND_EXPONENT)
+    power = _MAX_EXPONENT - exponent.clamp(min=_MIN_BOUND_EXPONENT)
     # Built from its bits, biased exponent in front of an empty mantissa: a library's power of two may differ in the
     # last bit between processors, and ranks must agree.
     scale = ((power.to(torch.int32) + 127) << 23).view(torch.float32)

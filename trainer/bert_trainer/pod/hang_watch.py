@@ -37,7 +37,7 @@ ACTION_VARIABLE = "BERT_ON_HANG"
 Action = Literal["Restart", "Notify"]
 
 # Of the lower limit, every 15 of 120 s: how often the first rank of a host tells that its lines arrive.
-_ALIVE_SHARE, _LONGEST_ALIVE_S = 1 / 8, 15.0
+_ALIVE_SHARE, _MAX_ALIVE_S = 1 / 8, 15.0
 _POLL_S = 1.0
 _FROZEN_S = 10.0
 # Between a rank's stacks and its end: the other ranks, whose end this brings about, write theirs in that time.
@@ -155,7 +155,7 @@ class HangWatch:
         """
         self._sign_of_life = sign_of_life
         self._shortest_s = read_limits(environment)[0]
-        self._alive_every_s = min(_ALIVE_SHARE * self._shortest_s, _LONGEST_ALIVE_S)
+        self._alive_every_s = min(_ALIVE_SHARE * self._shortest_s, _MAX_ALIVE_S)
         self._action, self._rank, self._write = action, read_rank(environment), write
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None

@@ -34,7 +34,7 @@ _RANK_ALIVE = re.compile(r"bert-pod/1 event=rank_alive rank=(\d{1,9})")
 # again up to 51 s after the cut began.
 _SILENT_SHARE = 5 / 6
 # A watcher that collects stacks tells nothing meanwhile; and no lower limit for steps makes a lost host wait for hours.
-_SHORTEST_SILENT_S, _LONGEST_SILENT_S = 20.0, 100.0
+_MIN_SILENT_S, _MAX_SILENT_S = 20.0, 100.0
 _TICK_S = 1.0
 _FROZEN_S = 10.0  # between two ticks: this process itself did not run
 # How long a launcher has to notice by itself that a rank failed.
@@ -218,7 +218,7 @@ class LaunchMonitor:
             InputError: the environment says something else.
         """
         shortest_s, longest_s = read_limits(environment)
-        silent_limit_s = min(max(_SILENT_SHARE * shortest_s, _SHORTEST_SILENT_S), _LONGEST_SILENT_S)
+        silent_limit_s = min(max(_SILENT_SHARE * shortest_s, _MIN_SILENT_S), _MAX_SILENT_S)
         rendezvous = Rendezvous(ranks, hosts, silent_limit_s=silent_limit_s, start_limit_s=longest_s)
         return cls(log, rendezvous, stop, report, read_action(environment))
 

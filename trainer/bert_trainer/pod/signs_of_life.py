@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from bert_trainer.pod.launcher_log import RecordSource
 from bert_trainer.system.heartbeat import read_limits
 
-_LONGEST_EVERY_S, _SHORTEST_EVERY_S = 60.0, 1.0
+_MAX_EVERY_S, _MIN_EVERY_S = 60.0, 1.0
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def signs_of_life(source: RecordSource, environment: Mapping[str, str]) -> Itera
     Whatever else is written: a program may repeat one line for ever, so that the end of its log never changes. This
     record does, by its ``uptime_s``.
     """
-    every_s = min(max(read_limits(environment)[0] / 2, _SHORTEST_EVERY_S), _LONGEST_EVERY_S)
+    every_s = min(max(read_limits(environment)[0] / 2, _MIN_EVERY_S), _MAX_EVERY_S)
     began_at_s, ended = time.monotonic(), threading.Event()
 
     def repeat() -> None:

@@ -20,7 +20,7 @@ from bert_trainer.system.process_tree import processor_time_s
 _EVERY_S = 10.0
 _PERIODS = 6
 """At least, in the time after which it has hung: in any of them it may have been kept from the processor."""
-_LEAST_SHARE = 0.02
+_MIN_SHARE = 0.02
 """Of one processor, over a period. A build whose workers are all stopped uses 0.002, by looking round."""
 
 
@@ -45,7 +45,7 @@ def _beat(ended: threading.Event, every_s: float) -> None:
         before_s, used_before_s = at_s, used_s
         at_s, used_s = time.monotonic(), _used_s()
         # What has gone without being waited for takes its time along: then the next period tells.
-        if used_s - used_before_s >= _LEAST_SHARE * (at_s - before_s):
+        if used_s - used_before_s >= _MIN_SHARE * (at_s - before_s):
             watched().alive()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.dataset.corpus.formats.streams import LONGEST_LINE_BYTES, read_lines
+from bert_trainer.dataset.corpus.formats.streams import MAX_LINE_BYTES, read_lines
 from bert_trainer.errors import InputError
 from bert_trainer.system.files import shown, unreadable
 
@@ -83,7 +83,7 @@ def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
 
     def refuse_line(offset: int) -> None:
         raise InputError(
-            f"{at(path, number + 1)}: got a line of {LONGEST_LINE_BYTES >> 20} MiB or more, from byte {offset} on; "
+            f"{at(path, number + 1)}: got a line of {MAX_LINE_BYTES >> 20} MiB or more, from byte {offset} on; "
             f"allowed: shorter ones",
             hint="a model reads at most 512 tokens of a text: cut it, or check where the lines of the file end",
         )
@@ -119,16 +119,16 @@ def read_csv(path: Path) -> Iterator[Fields]:
         for number, line in read_text_lines(path):
             size += len(line)
             # A quotation mark that is not closed makes one row of the rest of the file.
-            if size > LONGEST_LINE_BYTES:
+            if size > MAX_LINE_BYTES:
                 raise InputError(
-                    f"{at(path, begin)}: got a row of {LONGEST_LINE_BYTES >> 20} MiB or more, which goes on in line "
+                    f"{at(path, begin)}: got a row of {MAX_LINE_BYTES >> 20} MiB or more, which goes on in line "
                     f"{number}; allowed: shorter ones",
                     hint="a quoted field that begins in this row is perhaps not closed",
                 )
             yield line + "\n"
 
     # Of the whole process; its own default, 128 KiB, is less than a long context has. Nothing else here reads CSV.
-    csv.field_size_limit(LONGEST_LINE_BYTES)
+    csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader(lines(), strict=True)
     while True:
         begin, size = reader.line_num + 1, 0

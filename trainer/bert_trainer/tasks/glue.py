@@ -55,7 +55,7 @@ _COLA_COLUMNS = ["source", "label", "star", "sentence"]
 _MRPC_ORIGINAL = ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt")
 _MRPC_DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
 """As GLUE's script calls it on disk, and as it is published and fetched."""
-_MOST_BROKEN = 1 / 1000
+_MAX_BROKEN_SHARE = 1 / 1000
 """Lines to an example that may have other fields than columns, before a file counts as damaged; skipped and counted."""
 _NO_GOLD_LABEL = "-"
 """Of MNLI, where the annotators disagree."""
@@ -163,7 +163,7 @@ class _FileReader:
         columns, rows = self._columns(first, lines, labelled)
         examples = tuple(self._examples(columns, rows, labelled))
         # Some of QQP's questions hold line breaks and tabs; GLUE's own baseline passes over these lines as well.
-        if self._first_broken and self._task.name != "qqp" and len(self._broken) > _MOST_BROKEN * len(examples):
+        if self._first_broken and self._task.name != "qqp" and len(self._broken) > _MAX_BROKEN_SHARE * len(examples):
             raise self._first_broken
         if not examples:
             left_out = "".join(f" ({note})" for note in self.notes())

@@ -26,7 +26,7 @@ from bert_trainer.training.evaluation import EvaluationSet
 NUM_SENTENCES = 3
 NUM_GUESSES = 3
 _ROWS_TO_LOOK_AT = 64
-_SHORTEST, _LONGEST = 8, 32
+_MIN_TOKENS, _MAX_TOKENS = 8, 32
 """Tokens of a sentence: enough to tell a word by, few enough to read."""
 _ENDS = frozenset(".!?。！？।")
 _CLOSING = frozenset(".,;:!?)]}%'’”。，！？")
@@ -87,7 +87,7 @@ def _find_sentence(part: NDArray[np.int64], vocabulary: Vocabulary) -> NDArray[n
     ends = [place for place, number in enumerate(part) if vocabulary.tokens[number] in _ENDS]
     for before, end in zip(ends, ends[1:], strict=False):
         sentence = part[before + 1 : end + 1]
-        if _SHORTEST <= len(sentence) <= _LONGEST and vocabulary.unk_id not in sentence:
+        if _MIN_TOKENS <= len(sentence) <= _MAX_TOKENS and vocabulary.unk_id not in sentence:
             return sentence
     return None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bert_trainer.checkpoints.checkpoint import Rollback
-from bert_trainer.checkpoints.rollbacks import num_in_vain, why_distrusted, write_rollbacks
+from bert_trainer.checkpoints.rollbacks import num_without_progress, why_distrusted, write_rollbacks
 from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.errors import TrainingUnhealthy
 from bert_trainer.optim.optimizer import LossScaler
@@ -101,9 +101,11 @@ def roll_back(
         # Not to the start of the run: a day of training is not thrown away unasked.
         raise unhealthy(replace(finding, message=f"{finding.message}; no checkpoint from before that is left"))
     to = (0, 0) if target is None else (target.position.stage_index, target.position.step)
-    in_vain = num_in_vain(before, to)
-    if in_vain >= most:
-        message = f"{finding.message}; {in_vain} rollbacks in a row have led to no new checkpoint, allowed: {most}"
+    without_progress = num_without_progress(before, to)
+    if without_progress >= most:
+        message = (
+            f"{finding.message}; {without_progress} rollbacks in a row have led to no new checkpoint, allowed: {most}"
+        )
         raise unhealthy(replace(finding, message=message))
     rollbacks = (*before, replace(new, to_stage_index=to[0], to_step=to[1]))
     store.folder.check_fence()

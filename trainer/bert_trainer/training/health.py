@@ -21,7 +21,7 @@ from bert_trainer.config.health import Action, FindingName, HealthConfig
 from bert_trainer.errors import RanksDisagree
 from bert_trainer.optim.optimizer import LossScaler, StepResult
 
-_LEAST_DEVIATION = 1e-3
+_MIN_DEVIATION = 1e-3
 """Of the mean: the standard deviation of a loss that hardly moves would make a spike of every rounding."""
 
 HINT = (
@@ -241,7 +241,7 @@ class Health:
         # A product, not a power, which the C library need not round alike everywhere.
         squares = ((loss - mean) * (loss - mean) for loss in self._losses)
         deviation = math.sqrt(math.fsum(squares) / len(self._losses))
-        return mean + self.config.loss_deviations * max(deviation, _LEAST_DEVIATION * abs(mean))
+        return mean + self.config.loss_deviations * max(deviation, _MIN_DEVIATION * abs(mean))
 
     def _knows(self, window: deque[float]) -> bool:
         return len(window) >= self.config.window_steps // 4

@@ -24,16 +24,16 @@ from bert_trainer.training.stragglers import Stragglers, Work
 
 
 @dataclass(slots=True)
-class StoodStill:
-    """How long training has stood still in a stage of this attempt, on this rank, in seconds."""
+class PausedTime:
+    """Seconds for which training has paused in a stage of this attempt, on this rank."""
 
     evaluation_s: float = 0.0
     checkpoint_s: float = 0.0
-    """Most of a checkpoint's writing happens beside the steps and is not in it."""
+    """Without what is written in the background while steps go on."""
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Add the time inside, in which training waits for a checkpoint."""
+        """Time the block, in which training waits for a checkpoint."""
         began_at_s = time.monotonic()
         yield
         self.checkpoint_s += time.monotonic() - began_at_s
@@ -59,7 +59,7 @@ class Interval:
         self._stragglers = Stragglers(hosts)
         learner.own_work.take_s()  # what it did before is no part of this stage
         self._waited_s = self._all_waited_s = 0.0
-        self.stood_still = StoodStill()
+        self.paused_time = PausedTime()
         self._clear()
 
     def _clear(self) -> None:
@@ -102,7 +102,7 @@ class Interval:
         yield
         took_s = time.monotonic() - began_at_s
         self._started_at_s += took_s
-        self.stood_still.evaluation_s += took_s
+        self.paused_time.evaluation_s += took_s
 
     def set_data_wait(self, waited_s: float) -> None:
         """Set how long this rank has waited for batches since the stage began."""
@@ -163,7 +163,7 @@ class Interval:
                 "elapsed_s": now_s - self._stage_started_at_s,
                 # Where it went, added up like it: a reader of one line knows of all the lines before.
                 "data_wait_s": all_waited_s / world.size,
-                **self.stood_still.figures(),
+                **self.paused_time.figures(),
                 "remaining_s": (total_steps - progress.step) / steps_per_s + evaluations_s,
                 "interval_s": elapsed_s,
                 "interval_sequences": int(rows),

@@ -98,7 +98,7 @@ class Learner(Generic[ModelT]):
         self.optimizer.start_stage(keep_moments=False)
         self.scaler = LossScaler(enabled=self.scaler.enabled)
 
-    def let_go_of_training(self) -> None:
+    def free_training_buffers(self) -> None:
         """Free gradients and moments of a model that no stage will train any more; weights stay."""
         for span in self.parameters.spans:
             span.parameter.grad = None

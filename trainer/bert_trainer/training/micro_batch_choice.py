@@ -66,7 +66,7 @@ def choose_size(measurements: Sequence[Measurement], limit_bytes: int | None) ->
     return min(size for size, speed in speeds.items() if speed >= GOOD_ENOUGH * best)
 
 
-def is_past_its_best(measurements: Sequence[Measurement]) -> bool:
+def is_getting_slower(measurements: Sequence[Measurement]) -> bool:
     """Return whether the last two sizes were clearly slower than the best one, so that larger ones won't help."""
     speeds = [entry.sequences_per_s for entry in measurements if entry.sequences_per_s is not None]
     return len(speeds) > 2 and max(speeds[-2:]) < 0.9 * max(speeds)

@@ -32,7 +32,7 @@ from bert_trainer.training.micro_batch_choice import (
     choose_size,
     expected_peak,
     fits,
-    is_past_its_best,
+    is_getting_slower,
     render_measurements,
 )
 from bert_trainer.training.out_of_memory import propose
@@ -123,7 +123,7 @@ class Trials:
                     break
             measurement = measure(model, self.compute, stage, size, warm_up=last is None)
             done.append(measurement)
-            if measurement.sequences_per_s is None or is_past_its_best(done):
+            if measurement.sequences_per_s is None or is_getting_slower(done):
                 break
         self.learner.parameters.gradients.zero_()
         release_trial_memory(device)

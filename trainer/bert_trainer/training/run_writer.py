@@ -49,7 +49,7 @@ LEDGER_FILE = "ledger.jsonl"
 SAVE_AGAIN_AFTER_S = (2.0, 8.0, 30.0)
 """Waits between attempts at a checkpoint: somebody deletes a file, a server comes back. What lasts longer ends the
 attempt, and the next one waits without holding nodes."""
-MOST_METRICS_BYTES = 64 << 20
+MAX_METRICS_BYTES = 64 << 20
 """Of records that a report is made from while ranks wait: reading them takes 2 s, and 250 MB beside the model."""
 _SAVES_KEPT = 5
 """Checkpoints of which the longest counts for what a stop needs: a volume that was slow yesterday may be so no more."""
@@ -227,7 +227,7 @@ class Rank0Writer(RunWriter):
         path = self.folder.path / METRICS_FILE
         try:
             self.folder.check_fence()
-            if path.exists() and path.stat().st_size > MOST_METRICS_BYTES:
+            if path.exists() and path.stat().st_size > MAX_METRICS_BYTES:
                 logger.warning("%s is long; 'bert-train report' makes the report when the run is over", path)
                 return
             write_page(self.folder.path, is_done=is_done)

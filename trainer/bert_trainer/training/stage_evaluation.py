@@ -125,10 +125,10 @@ class StageEvaluations:
         # "0.72", but "1" for 1.0.
         goal = str(wanted).removesuffix(".0")
         if self.target_met:
-            self.outcome = f"target met at step {step}: {told_apart(accuracy, wanted)} >= {goal}"
+            self.outcome = f"target met at step {step}: {format_against_target(accuracy, wanted)} >= {goal}"
         elif step == self.times.total_steps:
             best = max(self.accuracies, key=lambda number: (self.accuracies[number], -number))
-            found = f"best {told_apart(self.accuracies[best], wanted)} at step {best} of {step}"
+            found = f"best {format_against_target(self.accuracies[best], wanted)} at step {best} of {step}"
             self.outcome = f"target not met: {found}, wanted {goal}"
 
     def _report(self, step: int, accuracy: Accuracy) -> None:
@@ -159,7 +159,7 @@ class StageEvaluations:
         )
 
 
-def told_apart(accuracy: float, wanted: float) -> str:
+def format_against_target(accuracy: float, wanted: float) -> str:
     """Return an accuracy with four digits, or more where those would lie on the other side of what is wanted."""
     rounded = (f"{accuracy:.{digits}f}" for digits in range(4, 17))
     return next((text for text in rounded if (float(text) >= wanted) == (accuracy >= wanted)), repr(accuracy))

@@ -120,7 +120,7 @@ class Steps:
         """Save a checkpoint; the next one is due an interval from here. at_end: of the stage."""
         with (
             self.profiler.part("checkpoint"),
-            self.interval.stood_still.saving(),
+            self.interval.paused_time.saving(),
             watched().activity(f"a checkpoint of {self.progress.stage.name}"),
         ):
             position = self.progress.position(self.learner, at_end=at_end)

@@ -14,7 +14,7 @@ from bert_trainer.training.evaluation import Accuracy
 STANDARD_ERRORS = 3.0
 """How far above the baseline an accuracy is still noise. 3 and not 2: tokens of one document are alike, and a document
 occurs several times with other masks, so that the binomial error is too small."""
-LARGEST_ADAMW_BATCH = 8192
+MAX_ADAMW_BATCH = 8192
 """Up to here the operator takes AdamW where a job names no optimizer; tests/contract compares the two."""
 _FEW_STEPS = 1000
 """A tiny model on a small text leaves the plateau of token frequencies after 100 to 1,000 steps."""
@@ -54,7 +54,7 @@ def _remedies(config: RunConfig, steps: int) -> list[str]:
     if not batches:
         return ["train before evaluating: this run has no pretrain stage"]
     found = []
-    if config.optimizer.name == "lamb" and max(batches) <= LARGEST_ADAMW_BATCH:
+    if config.optimizer.name == "lamb" and max(batches) <= MAX_ADAMW_BATCH:
         found.append("optimizer: {name: adamw}, since lamb is for large batches")
     if steps < _FEW_STEPS:
         found.append(f"more steps than {steps}")

@@ -119,16 +119,16 @@ def count_others(others: int) -> str:
     return f"{others} object{'s' if others > 1 else ''} of other kinds"
 
 
-def _read_text(path: Path, most_bytes: int) -> str:
+def _read_text(path: Path, max_bytes: int) -> str:
     is_input, source = path == _INPUT, source_of(path)
     try:
         # One byte more than there may be: enough to tell, however much would follow.
-        data = sys.stdin.buffer.read(most_bytes + 1) if is_input else path.read_bytes()
+        data = sys.stdin.buffer.read(max_bytes + 1) if is_input else path.read_bytes()
     except OSError as error:
         raise DocumentError(f"{source}: cannot read the job ({error.strerror})") from error
-    if len(data) > most_bytes:
-        found = f"more than {most_bytes}" if is_input else f"{len(data)}"
-        raise DocumentError(f"{source}: {found} bytes; a job file has at most {most_bytes}")
+    if len(data) > max_bytes:
+        found = f"more than {max_bytes}" if is_input else f"{len(data)}"
+        raise DocumentError(f"{source}: {found} bytes; a job file has at most {max_bytes}")
     try:
         # Some editors begin UTF-8 with a byte order mark.
         return data.decode("utf-8-sig")

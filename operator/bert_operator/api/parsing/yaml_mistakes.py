@@ -14,7 +14,7 @@ from ruamel.yaml.error import MarkedYAMLError
 
 from bert_operator.errors import printable
 
-_LONGEST_LINE = 80
+_MAX_LINE = 80
 """Characters of a line that are shown."""
 _ENTRY = re.compile(r"\s*(- +)*")
 _KEY = re.compile(r"\s*(?:- +)*[^\s#'\"{\[][^#]*?:(?: |$)")
@@ -90,7 +90,7 @@ def explain(error: MarkedYAMLError, text: str) -> Mistake:
         column=column + 1,
         cause=cause,
         next_step=next_step,
-        shown=shown if len(shown) <= _LONGEST_LINE else f"{shown[: _LONGEST_LINE - 3]}...",
+        shown=shown if len(shown) <= _MAX_LINE else f"{shown[: _MAX_LINE - 3]}...",
     )
 
 

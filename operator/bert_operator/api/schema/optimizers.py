@@ -14,7 +14,7 @@ from bert_operator.api.schema.bert_pretrain_job import JobSpec, PretrainSpec
 from bert_operator.api.schema.optimization import OptimizerName
 from bert_operator.api.schema.presets import PRESETS, resolve_size
 
-LARGEST_ADAMW_BATCH = 8192
+MAX_ADAMW_BATCH = 8192
 """Largest sequences per step for which AdamW is the default: the largest that BERT was published with AdamW for (Liu et
 al. 2019, table 9). MosaicBERT, and Izsak et al. 2021, take AdamW at 4,096. What was measured here with
 small models is in docs/guides/learning-rates.md."""
@@ -45,7 +45,7 @@ PUBLISHED: Mapping[OptimizerName, Published] = MappingProxyType(
         # the lowest. Nobody publishes batches below 256, but small texts take them.
         "adamw": Published(
             smallest_batch=1,
-            largest_batch=LARGEST_ADAMW_BATCH,
+            largest_batch=MAX_ADAMW_BATCH,
             rate_batch=256,
             lowest_rate=7e-5,
             highest_rate=2.5e-4,
@@ -83,7 +83,7 @@ def choose_optimizer(batch: int) -> OptimizerName:
 
     0, where no stage pretrains: LAMB, which nothing then uses, as in output folders of releases up to 0.1.
     """
-    return "adamw" if 0 < batch <= LARGEST_ADAMW_BATCH else "lamb"
+    return "adamw" if 0 < batch <= MAX_ADAMW_BATCH else "lamb"
 
 
 def name_optimizer(spec: JobSpec) -> JobSpec:

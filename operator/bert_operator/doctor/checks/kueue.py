@@ -34,7 +34,7 @@ def check_configuration(snapshot: Snapshot) -> Iterator[Finding]:
             yield warning(problem, why, "upgrade Kueue")
     if snapshot.kueue.problem:
         problem = f"ConfigMap {snapshot.kueue.source}: {snapshot.kueue.problem}"
-        yield error(problem, "Kueue does not start with it", "mend it, and restart Kueue")
+        yield error(problem, "Kueue does not start with it", "fix it, and restart Kueue")
         return
     remedy = f"edit ConfigMap {snapshot.kueue.source}, then kubectl -n {namespace_of(manager)} rollout restart "
     remedy += f"deployment {name_of(manager)}"

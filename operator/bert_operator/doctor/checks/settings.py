@@ -26,7 +26,7 @@ def check_settings(snapshot: Snapshot) -> Iterator[Finding]:
         return
     if found.problem:
         why = "the operator ends with exit code 2 when its pod starts next"
-        yield error(f"ConfigMap {found.source}: {found.problem}", why, f"mend it; its fields are those of {_PAGE}")
+        yield error(f"ConfigMap {found.source}: {found.problem}", why, f"fix it; its fields are those of {_PAGE}")
         return
     known = snapshot.profiles()
     default = found.document.get("defaultProfile")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bert_operator.errors import EXIT_SUCCEEDED
-from bert_operator.foreign_text import tame
+from bert_operator.foreign_text import sanitize
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.following import Follower, Wanted
 
@@ -49,7 +49,7 @@ def run_logs(arguments: argparse.Namespace, context: Context) -> int:
     follower = Follower(context.kubectl, wanted, say=console.remark, tell_wait=console.wait, pause=context.pause)
     is_terminal = console.output.isatty()
     for line in follower.lines(arguments.name):
-        console.show(tame(line) if is_terminal else line)
+        console.show(sanitize(line) if is_terminal else line)
     return EXIT_SUCCEEDED
 
 

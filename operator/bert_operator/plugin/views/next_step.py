@@ -48,14 +48,14 @@ def _while_pending(job: Job) -> str:
     if job.reason in ("WaitingToStart", "RetryingAtOnce", "RemovingPrevious", "BackingOff", ""):
         return printable(job.message) or "The operator creates the first attempt."
     # A blocker: its message ends with the remedy.
-    return "The job goes on by itself once what is named above is mended."
+    return "The job goes on by itself once what is named above is fixed."
 
 
 def _after_failure(job: Job, where: str) -> str:
     name = f"{job.name}{where}"
     if job.reason == "InvalidInput":
         return f"Correct what the message names, then: kubectl bert delete {name} and kubectl bert submit JOB.yaml."
-    return f"Once the cause is mended, kubectl bert retry {name} starts the same job again {from_checkpoint(job)}."
+    return f"Once the cause is fixed, kubectl bert retry {name} starts the same job again {from_checkpoint(job)}."
 
 
 def from_checkpoint(job: Job) -> str:

@@ -17,7 +17,7 @@ OF_A_STAGE: Mapping[str, str] = {
     "checkpoint_s": "checkpoints",
 }
 """Fields of a progress line that say where ``elapsed_s`` went, and their words. The trainer leaves out zeros."""
-_LONGEST_S = 1e12
+_MAX_DURATION_S = 1e12
 _STEPS, _PLACING, _STARTING, _OTHER = "steps", "waiting for nodes and images", "start", "all else"
 _PHASES = {
     "Pending": "waiting to start",
@@ -144,7 +144,7 @@ def _parts(records: Iterable[ProgressRecord]) -> list[_Part]:
 def _seconds(record: ProgressRecord, name: str) -> float | None:
     """Return a duration of a record, which any program may have printed; None if it can be none."""
     seconds = record.number(name)
-    return seconds if seconds is not None and 0 <= seconds < _LONGEST_S else None
+    return seconds if seconds is not None and 0 <= seconds < _MAX_DURATION_S else None
 
 
 def _add(seconds: dict[str, float], part: _Part) -> None:
@@ -167,4 +167,4 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 <= value < _LONGEST_S else None
+    return value if 0 <= value < _MAX_DURATION_S else None

@@ -11,7 +11,7 @@ from pathlib import Path
 from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.shards import read_blocks
 from bert_trainer.dataset.shards.checks import describe_pairs
-from bert_trainer.dataset.tokens.wordpiece import MOST_UNKNOWN, check_unknown, describe_unknown
+from bert_trainer.dataset.tokens.wordpiece import MAX_UNKNOWN, check_unknown, describe_unknown
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def check_vocabulary(stage: PrepareStage, num_tokens: int, unknown_share: float,
         stage.max_unknown_share,
         "set maxUnknownShare: 1 in the prepare stage, or --max-unknown-share 1 by hand",
     )
-    if unknown_share > MOST_UNKNOWN:
+    if unknown_share > MAX_UNKNOWN:
         logger.warning("%s: %s", stage.source, describe_unknown(unknown_share))
 
 

@@ -32,7 +32,7 @@ from bert_trainer.dataset.corpus.formats.wikipedia import SENTENCES_WITH_HOLES, 
 from bert_trainer.dataset.corpus.formats.wikitext import EXTRACTOR_VERSION, RENDERED
 from bert_trainer.dataset.corpus.languages import check_language
 from bert_trainer.dataset.corpus.python_docs import python_docs_fingerprint, read_python_docs
-from bert_trainer.dataset.corpus.sentences import LONGEST_SENTENCE, SPLITTER_VERSION, LongSentences, long_sentences
+from bert_trainer.dataset.corpus.sentences import MAX_SENTENCE, SPLITTER_VERSION, LongSentences, long_sentences
 from bert_trainer.errors import InputError
 from bert_trainer.system.files import shown
 from bert_trainer.system.heartbeat import watched
@@ -109,8 +109,8 @@ class Corpus:
             number += 1
             lengths = list(map(len, document.sentences))
             characters += sum(lengths) + len(lengths)
-            if max(lengths) > LONGEST_SENTENCE:
-                long = [length for length in lengths if length > LONGEST_SENTENCE]
+            if max(lengths) > MAX_SENTENCE:
+                long = [length for length in lengths if length > MAX_SENTENCE]
                 kept = LongSentences(kept.sentences + len(long), kept.characters + sum(long))
             yield (
                 document if self.settings.weight == document.weight else replace(document, weight=self.settings.weight)
@@ -154,7 +154,7 @@ class Corpus:
                     "%s: %s sentence(s) of more than %s characters, %.1f %% of the text, %s",
                     shown(self.source),
                     f"{found.sentences:,}",
-                    f"{LONGEST_SENTENCE:,}",
+                    f"{MAX_SENTENCE:,}",
                     100 * found.characters / max(1, characters),
                     what,
                 )

@@ -40,12 +40,12 @@ _MEMBER_DEPTH = 3
 _PARAGRAPH_KEY_BYTES = 16
 """Of a paragraph's SHA-256; 128 bits are enough never to meet a collision."""
 
-_SHORTEST_SENTENCE_WORDS = 3
-_SHORTEST_PARAGRAPH = 20
+_MIN_SENTENCE_WORDS = 3
+_MIN_PARAGRAPH = 20
 """Characters."""
-_LEAST_WORDS_WITHOUT_END = 5
+_MIN_WORDS_WITHOUT_END = 5
 """A paragraph that does not end as a sentence does is prose only if it has so many words."""
-_LEAST_LETTERS_SHARE = 0.7
+_MIN_LETTERS_SHARE = 0.7
 """Letters and spaces among all characters; below it a block is taken for code or data."""
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
@@ -232,15 +232,13 @@ def _clean(paragraph: str) -> str:
 
 
 def _is_prose(paragraph: str) -> bool:
-    if not _has_words(paragraph) or len(paragraph) < _SHORTEST_PARAGRAPH:
+    if not _has_words(paragraph) or len(paragraph) < _MIN_PARAGRAPH:
         return False
     letters = sum(character.isalpha() or character == " " for character in paragraph)
     ends = paragraph.rstrip("\"')]\u2019\u201d").endswith((".", "!", "?", ":"))
-    return letters >= _LEAST_LETTERS_SHARE * len(paragraph) and (
-        ends or len(paragraph.split()) >= _LEAST_WORDS_WITHOUT_END
-    )
+    return letters >= _MIN_LETTERS_SHARE * len(paragraph) and (ends or len(paragraph.split()) >= _MIN_WORDS_WITHOUT_END)
 
 
 def _has_words(sentence: str) -> bool:
     words = [word for word in sentence.split() if word.strip(".,;:!?()\"'").isalpha()]
-    return len(words) >= _SHORTEST_SENTENCE_WORDS
+    return len(words) >= _MIN_SENTENCE_WORDS

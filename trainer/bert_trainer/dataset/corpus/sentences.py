@@ -27,21 +27,21 @@ sentences go on in the next line."""
 SPLITTER_VERSION = f"sentencex {importlib.metadata.version('sentencex')}"
 """Part of every corpus's fingerprint: another version may split otherwise."""
 _SURVEYED_LINES = 500
-_LEAST_SPLIT_SHARE = 0.2
+_MIN_SPLIT_SHARE = 0.2
 """Share of the lines that hold an end of a sentence before their end, from which on lines are no sentences. Text
 with one sentence per line has some such lines, since no two splitters agree on all."""
-_LEAST_ENDED_SHARE = 0.5
+_MIN_ENDED_SHARE = 0.5
 """Share of the lines that end with a sentence, from which on lines are paragraphs and not wrapped."""
 # Without a bound, two stray quotation marks made 81 % of a German file one sentence, of which a row held the beginning.
-LONGEST_SENTENCE = 2048
+MAX_SENTENCE = 2048
 """Characters; about what a row of 512 tokens holds of English, and what does not fit into a row is cut away."""
 # An eighth of a megabyte of unclosed marks took the splitter 15 s.
-_LONGEST_PIECE = 1 << 13
+_MAX_PIECE = 1 << 13
 """Characters given to the splitter at a time: its time grows with the square of unclosed quotation marks."""
 _SHORT = 1 << 10
 """Characters of a line for which that square does not matter, and of a piece's end that is split again with the
 next."""
-_MOST_MARKS = 1 / 16
+_MAX_MARKS_SHARE = 1 / 16
 """Share of a longer line's characters above which its quotation marks are taken for noise."""
 
 # Control characters other than white space; and halves of surrogate pairs, which JSON can escape and UTF-8 cannot
@@ -91,7 +91,7 @@ def clean_line(text: str) -> str:
 
 
 def split_sentences(paragraph: str, language: str, counted: LongSentences = long_sentences) -> list[str]:
-    """Return the sentences of one cleaned line, none above ``LONGEST_SENTENCE``.
+    """Return the sentences of one cleaned line, none above ``MAX_SENTENCE``.
 
     language: ISO 639 code. counted: counts those that were longer.
     """
@@ -106,9 +106,9 @@ def _split(paragraph: str, language: str, counted: LongSentences) -> list[str]:
         # comes out whole, whatever the length of the line.
         found = []
         waiting = ""
-        for start in range(0, len(paragraph), _LONGEST_PIECE):
-            piece = _bounded(waiting + paragraph[start : start + _LONGEST_PIECE], language, counted)
-            if start + _LONGEST_PIECE < len(paragraph):
+        for start in range(0, len(paragraph), _MAX_PIECE):
+            piece = _bounded(waiting + paragraph[start : start + _MAX_PIECE], language, counted)
+            if start + _MAX_PIECE < len(paragraph):
                 waiting = _take_end(piece)
             found += piece
     return [sentence for sentence in map(str.strip, found) if sentence]
@@ -129,16 +129,16 @@ def _take_end(found: list[str]) -> str:
 
 
 def _bounded(piece: str, language: str, counted: LongSentences) -> list[str]:
-    """Return the sentences of some text, which together are that text, none above ``LONGEST_SENTENCE``."""
-    if len(_MARK.findall(piece)) > _MOST_MARKS * len(piece):
+    """Return the sentences of some text, which together are that text, none above ``MAX_SENTENCE``."""
+    if len(_MARK.findall(piece)) > _MAX_MARKS_SHARE * len(piece):
         sentences = _split_without_marks(piece, language)
     else:
         sentences = sentencex.segment(language, piece)
-    if max(map(len, sentences)) <= LONGEST_SENTENCE:
+    if max(map(len, sentences)) <= MAX_SENTENCE:
         return sentences
     bounded: list[str] = []
     for sentence in sentences:
-        if len(sentence) <= LONGEST_SENTENCE:
+        if len(sentence) <= MAX_SENTENCE:
             bounded.append(sentence)
             continue
         counted.sentences += 1
@@ -184,11 +184,11 @@ def detect_lines(lines: Sequence[str], language: str) -> Lines:
     seen = [line for line in lines if line][:_SURVEYED_LINES]
     if not seen:
         return "sentences"
-    split = sum(len(_split(line[:_LONGEST_PIECE], language, LongSentences())) > 1 for line in seen)
-    if split < _LEAST_SPLIT_SHARE * len(seen):
+    split = sum(len(_split(line[:_MAX_PIECE], language, LongSentences())) > 1 for line in seen)
+    if split < _MIN_SPLIT_SHARE * len(seen):
         return "sentences"
     ended = sum(_ENDED.search(line) is not None for line in seen)
-    return "paragraphs" if ended >= _LEAST_ENDED_SHARE * len(seen) else "wrapped"
+    return "paragraphs" if ended >= _MIN_ENDED_SHARE * len(seen) else "wrapped"
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:
@@ -207,7 +207,7 @@ def _pieces(text: str) -> Iterator[str]:
     """Split what is too long for a sentence at spaces; without one, anywhere."""
     start = 0
     while start < len(text):
-        end = start + LONGEST_SENTENCE
+        end = start + MAX_SENTENCE
         if end < len(text):
             space = text.rfind(" ", start + 1, end)
             end = space if space > 0 else end

@@ -14,7 +14,7 @@ MLPERF = "https://training.mlcommons-storage.org/metadata/bert-preprocessed-wiki
 """With ``.uri``: a file that holds the address of the data; with ``.md5``: their checksums."""
 MLPERF_LIST = "bert-preprocessed-wikipedia-dataset.md5"
 
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 _LINE = re.compile(r"([0-9a-f]{32,40})\s+\*?(?:\./)?(\S+)")
 
 
@@ -51,7 +51,7 @@ def find_mlperf_text(transfer: Transfer, *, mirror: str | None = None) -> Downlo
     Raises:
         InputError: the lists are not what they were. TrainerError: as ``Transfer.read``.
     """
-    base = transfer.read(mirrored(f"{MLPERF}.uri", mirror), most=_MOST_BYTES).decode(errors="replace").strip()
+    base = transfer.read(mirrored(f"{MLPERF}.uri", mirror), most=_MAX_BYTES).decode(errors="replace").strip()
     if not re.fullmatch(r"https://\S+", base):
         raise InputError(f"{MLPERF}.uri: got {base[:80]!r}; expected: an address")
     files = [
@@ -73,7 +73,7 @@ def mirrored(url: str, mirror: str | None) -> str:
 
 def _read_list(transfer: Transfer, url: str, mirror: str | None) -> list[tuple[str, str]]:
     """Read a list of checksums and file names."""
-    text = transfer.read(mirrored(url, mirror), most=_MOST_BYTES).decode(errors="replace")
+    text = transfer.read(mirrored(url, mirror), most=_MAX_BYTES).decode(errors="replace")
     entries = [match for line in text.splitlines() if (match := _LINE.fullmatch(line.strip()))]
     if not entries:
         raise InputError(f"{url}: got {text[:80]!r}; expected: lines of a checksum and a file name")

@@ -32,7 +32,7 @@ _TIMEOUT_S = 60.0
 _TRIES = 6
 """In a row without a byte, after which a transfer fails: one that makes progress may be interrupted any number of
 times."""
-_LONGEST_WAIT_S = 60.0
+_MAX_WAIT_S = 60.0
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Status codes after which another try may succeed."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
@@ -190,7 +190,7 @@ class Transfer:
         if tries >= _TRIES:
             raise TrainerError(f"{url}: given up after {tries} tries ({said})", hint=hint) from problem
         # Bounded, also where the server asks for more.
-        seconds = min(_LONGEST_WAIT_S, max(_retry_after(problem), 2.0**tries - 1))
+        seconds = min(_MAX_WAIT_S, max(_retry_after(problem), 2.0**tries - 1))
         self.watcher.note(f"{url}: {said}; trying again in {seconds:.0f} s")
         self.wait(seconds)
 

@@ -18,7 +18,7 @@ from bert_trainer.errors import InputError
 from bert_trainer.system.atomic_files import create_partial, disk_errors
 
 # Rows of the figure; of more groups, those with the most samples are drawn.
-_MOST_GROUPS = 6
+_MAX_GROUPS = 6
 _LENGTH_BINS = 32
 _BLUE, _ORANGE, _GREY = "#33658a", "#d1661c", "#8d99ae"
 
@@ -36,7 +36,7 @@ def plot_groups(groups: Sequence[Group], path: Path) -> None:
         raise InputError(
             f"--plot {path}: needs matplotlib ({error})", hint="pip install 'bert-pretrain-operator[trainer]'"
         ) from error
-    drawn = sorted(groups, key=lambda group: -sum(group.rows))[:_MOST_GROUPS]
+    drawn = sorted(groups, key=lambda group: -sum(group.rows))[:_MAX_GROUPS]
     kept = [group for group in groups if group in drawn]
     figure = Figure(figsize=(13, 0.9 + 3.4 * len(kept)), layout="constrained")
     canvas = FigureCanvasAgg(figure)

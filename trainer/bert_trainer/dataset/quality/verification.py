@@ -29,7 +29,7 @@ from bert_trainer.dataset.shards.checks import (
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo, check_complete, find_dataset_info
 from bert_trainer.dataset.shards.file_names import check_numbers, select_split
 from bert_trainer.dataset.shards.samples import Samples
-from bert_trainer.dataset.tokens.wordpiece import MOST_UNKNOWN, Vocabulary, describe_unknown, read_vocabulary
+from bert_trainer.dataset.tokens.wordpiece import MAX_UNKNOWN, Vocabulary, describe_unknown, read_vocabulary
 from bert_trainer.dataset.workers.pool import run_in_order
 from bert_trainer.errors import InputError
 
@@ -119,7 +119,7 @@ def verify(
                 problems += [f"holds the same samples as {first.name}"] if first != verdict.path else []
         yield replace(verdict, problems=tuple(problems))
     for folder, (tokens, unknown) in counted.items():
-        if tokens > 0 and unknown > MOST_UNKNOWN * tokens:
+        if tokens > 0 and unknown > MAX_UNKNOWN * tokens:
             told = (describe_unknown(unknown / tokens),)
             is_refused = unknown > max_unknown_share * tokens
             yield Verdict(folder, problems=told) if is_refused else Verdict(folder, warnings=told)

@@ -117,7 +117,7 @@ def check_ragged(
 
 _ONE_SIDED_PAIRS = 0.9
 """Share of the more frequent answer from which on next-sentence prediction teaches little."""
-_FEWEST_PAIRS = 32
+_MIN_PAIRS = 32
 """Fewer may have such a share by chance."""
 
 
@@ -201,7 +201,7 @@ def describe_pairs(num_random: int, rows: int) -> str | None:
 
     num_random: of the rows, those whose second segment comes from elsewhere.
     """
-    if rows < _FEWEST_PAIRS or max(num_random, rows - num_random) < _ONE_SIDED_PAIRS * rows:
+    if rows < _MIN_PAIRS or max(num_random, rows - num_random) < _ONE_SIDED_PAIRS * rows:
         return None
     is_random = num_random > rows - num_random
     share, kind = max(num_random, rows - num_random) / rows, "random" if is_random else "actual"

@@ -35,7 +35,7 @@ _LENGTH_DELIMITED = 2
 _FIRST = 1 << 3 | _LENGTH_DELIMITED
 _SECOND = 2 << 3 | _LENGTH_DELIMITED
 _THIRD = 3 << 3 | _LENGTH_DELIMITED
-_MOST_VARINT_BYTES = 5
+_MAX_VARINT_BYTES = 5
 """Of a length or a number below 2**31; negative ones take ten."""
 
 
@@ -62,7 +62,7 @@ class Widths:
         return self.max_predictions if feature.startswith("masked_lm") else self.sequence_length
 
     @property
-    def least_bytes(self) -> int:
+    def min_bytes(self) -> int:
         """Bytes of the smallest record: one for each integer, and the names."""
         return sum(len(name) + self.of(name) * (4 if name == WEIGHTS else 1) for name in FEATURES)
 
@@ -86,7 +86,7 @@ class _Cursor:
         """Return the next number of each record."""
         values = np.zeros(len(self.at), np.int64)
         unfinished = np.ones(len(self.at), np.bool_)
-        for byte in range(_MOST_VARINT_BYTES):
+        for byte in range(_MAX_VARINT_BYTES):
             _refuse(unfinished & (self.at >= ends), "ends in the middle of a number")
             # Those that have ended read a byte again, which counts for nothing; it may lie behind the content.
             found = self.content[np.minimum(self.at, len(self.content) - 1)]
@@ -225,7 +225,7 @@ def _decode_varints(
     last = np.flatnonzero(is_last)
     first = np.concatenate([[0], last[:-1] + 1])
     num_bytes = last - first + 1
-    if num_bytes.max(initial=0) > _MOST_VARINT_BYTES:
+    if num_bytes.max(initial=0) > _MAX_VARINT_BYTES:
         row = int(num_bytes.argmax()) // width
         raise RecordError(row, f"holds a number of {name!r} that is negative or above 2**34; allowed: 0 to 2**31 - 1")
     values = (flat[first] & 0x7F).astype(np.int64)
@@ -275,7 +275,7 @@ def _encode_varints(values: NDArray[np.integer]) -> tuple[NDArray[np.uint8], NDA
     flat = values.ravel().astype(np.int64)
     assert not flat.size or int(flat.min()) >= 0, "no feature is negative"
     num_bytes = np.ones(len(flat), np.int64)
-    for limit in range(1, _MOST_VARINT_BYTES):
+    for limit in range(1, _MAX_VARINT_BYTES):
         num_bytes += flat >= 1 << (7 * limit)
     at = np.cumsum(num_bytes) - num_bytes
     content = np.zeros(int(num_bytes.sum()), np.uint8)

@@ -55,7 +55,7 @@ def header(path: Path) -> ShardHeader:
         return ShardHeader(**note | {"rows": 0})
     widths = _widths(path, first)
     shape = {"sequence_length": widths.sequence_length, "max_predictions": widths.max_predictions}
-    return ShardHeader(**note | shape | {"rows": len(record_offsets(path, widths.least_bytes)) - 1})
+    return ShardHeader(**note | shape | {"rows": len(record_offsets(path, widths.min_bytes)) - 1})
 
 
 def _note(path: Path) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _padded_blocks(
     if found.sequence_length is None or found.max_predictions is None or first >= stop:
         return
     widths = Widths(found.sequence_length, found.max_predictions)
-    offsets = record_offsets(path, widths.least_bytes)
+    offsets = record_offsets(path, widths.min_bytes)
     if len(offsets) - 1 < stop:
         raise InputError(f"{path}: holds {len(offsets) - 1} records, {found.rows} when it was opened", hint=REBUILD)
     with opened_records(path) as file:

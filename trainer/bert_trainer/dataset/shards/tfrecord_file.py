@@ -101,7 +101,7 @@ def read_first(path: Path, file: BinaryIO) -> bytes | None:
     return content
 
 
-def _length(path: Path, start: bytes, at: int, record: int, file_bytes: int, least_bytes: int) -> int:
+def _length(path: Path, start: bytes, at: int, record: int, file_bytes: int, min_bytes: int) -> int:
     """Return the length of a record whose header was read, checked against what the file has room for."""
     if len(start) < HEADER.size:
         raise _damaged(path, record, f"the file ends in the middle of its length, at byte {at + len(start)}")
@@ -109,9 +109,9 @@ def _length(path: Path, start: bytes, at: int, record: int, file_bytes: int, lea
     length, checksum = HEADER.unpack(start)
     if checksum != masked_crc32c(start[:8]):
         raise _damaged(path, record, "its length does not match its checksum")
-    if not max(least_bytes, 4) <= length <= MAX_RECORD_BYTES:
+    if not max(min_bytes, 4) <= length <= MAX_RECORD_BYTES:
         raise InputError(
-            f"{path}: record {record} states a length of {length} bytes; allowed: {max(least_bytes, 4)} to "
+            f"{path}: record {record} states a length of {length} bytes; allowed: {max(min_bytes, 4)} to "
             f"{MAX_RECORD_BYTES}",
             hint="shards hold rows of create_pretraining_data.py, all of one sequence length",
         )
@@ -125,20 +125,20 @@ def _damaged(path: Path, record: int, problem: str) -> InputError:
     return InputError(f"{path}: damaged or not a TFRecord file: record {record}: {problem}", hint=REBUILD)
 
 
-def record_offsets(path: Path, least_bytes: int) -> NDArray[np.int64]:
+def record_offsets(path: Path, min_bytes: int) -> NDArray[np.int64]:
     """Return where each record begins, and where the last one ends, (records + 1,); kept for the last few files.
 
-    least_bytes: of a record; bounds the number of them, which nothing else states.
+    min_bytes: of a record; bounds the number of them, which nothing else states.
 
     Raises:
         InputError: a length is damaged or not allowed, or the file ends within a record.
     """
     state = path.stat()
-    return _offsets(path, state.st_size, state.st_mtime_ns, least_bytes)
+    return _offsets(path, state.st_size, state.st_mtime_ns, min_bytes)
 
 
 @lru_cache(maxsize=8)
-def _offsets(path: Path, file_bytes: int, modified_ns: int, least_bytes: int) -> NDArray[np.int64]:
+def _offsets(path: Path, file_bytes: int, modified_ns: int, min_bytes: int) -> NDArray[np.int64]:
     """Follow the lengths. modified_ns: distinguishes a file from its replacement."""
     parts: list[NDArray[np.int64]] = []
     at, first = 0, 0
@@ -148,7 +148,7 @@ def _offsets(path: Path, file_bytes: int, modified_ns: int, least_bytes: int) ->
             while at < file_bytes and len(offsets) < _LENGTHS_AT_ONCE:
                 file.seek(at)
                 start = file.read(HEADER.size)
-                length = _length(path, start, at, first + len(offsets), file_bytes, least_bytes)
+                length = _length(path, start, at, first + len(offsets), file_bytes, min_bytes)
                 offsets.append(at)
                 at += length + FRAME_BYTES
             parts.append(np.array(offsets, np.int64))

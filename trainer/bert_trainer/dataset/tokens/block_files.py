@@ -25,7 +25,7 @@ BLOCK_FORMAT = 1
 _END = b"\n\n"
 """Of a document."""
 _FIRST_BLOCK_BYTES = 1 << 18
-_LARGEST_BLOCK_BYTES = 1 << 23
+_MAX_BLOCK_BYTES = 1 << 23
 _BLOCKS_PER_SIZE = 32
 """Blocks of one size before the size doubles: small texts give many processes work, large ones make few files."""
 
@@ -100,7 +100,7 @@ def write_text_blocks(documents: Iterable[Document], folder: Path) -> Iterator[T
 
 def block_bytes(number: int) -> int:
     """Return the bytes of text at which this block ends; the blocks of a text do not depend on the machine."""
-    return min(_LARGEST_BLOCK_BYTES, _FIRST_BLOCK_BYTES << (number // _BLOCKS_PER_SIZE))
+    return min(_MAX_BLOCK_BYTES, _FIRST_BLOCK_BYTES << (number // _BLOCKS_PER_SIZE))
 
 
 def expected_blocks(num_bytes: int) -> int:

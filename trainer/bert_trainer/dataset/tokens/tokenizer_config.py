@@ -38,7 +38,7 @@ _HEEDED: Mapping[str, tuple[str, bool]] = MappingProxyType(
         "clean_text": ("clean_text", False),
     }
 )
-_LONGEST = "max_input_chars_per_word"
+_MAX_WORD_KEY = "max_input_chars_per_word"
 _FIXED: Mapping[str, object] = MappingProxyType(
     {
         "do_basic_tokenize": True,
@@ -129,10 +129,10 @@ def _read_config(path: Path, of_file: WordPieceSettings | None, ids: Mapping[str
         raise refusal(path, "tokenizer_class", kind, ", ".join(_CLASSES))
     said: dict[str, Any] = {}
     for key, value in content.items():
-        if key in _HEEDED or key == _LONGEST:
+        if key in _HEEDED or key == _MAX_WORD_KEY:
             # Transformers' class for BERT takes an accent's null as well: it goes with the case.
             if _is_said(path, key, value) or (key == "strip_accents" and kind not in _AS_FILE_SAYS):
-                said[_HEEDED.get(key, ("longest_word", False))[0]] = value
+                said[_HEEDED.get(key, ("max_word_characters", False))[0]] = value
         elif key != "tokenizer_class":
             _check_other(path, key, value, ids)
     settings = replace(of_file or WordPieceSettings(), **said)
@@ -156,7 +156,7 @@ def _compare(
 
 def _is_said(path: Path, key: str, value: Any) -> bool:
     """Return whether a setting that is heeded says anything; raises InputError where it is none."""
-    if key == _LONGEST:
+    if key == _MAX_WORD_KEY:
         if type(value) is not int or value < 1:
             raise refusal(path, key, value, "a whole number from 1")
         return True
@@ -166,7 +166,7 @@ def _is_said(path: Path, key: str, value: Any) -> bool:
 
 
 def _key(field: str) -> str:
-    return next((key for key, (name, _) in _HEEDED.items() if name == field), _LONGEST)
+    return next((key for key, (name, _) in _HEEDED.items() if name == field), _MAX_WORD_KEY)
 
 
 def _effect(settings: WordPieceSettings, name: str) -> object:

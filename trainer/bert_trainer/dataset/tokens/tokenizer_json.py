@@ -15,7 +15,7 @@ from typing import Any
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.dataset.tokens.wordpiece_settings import (
     CONTINUES,
-    LONGEST_WORD,
+    MAX_WORD_CHARACTERS,
     SPECIAL_TOKENS,
     WordPieceSettings,
     refusal,
@@ -24,7 +24,7 @@ from bert_trainer.dataset.tokens.wordpiece_settings import (
 TOKENIZER_FILE = "tokenizer.json"
 _MAX_BYTES = 16 << 20
 """Of a file; that of 120,000 entries has 3 MB."""
-_LONGEST_WORD_ALLOWED = 10_000
+_MAX_WORD_LIMIT = 10_000
 _NO_SUCH = object()
 _PARTS = (
     *("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "model", "post_processor"),
@@ -101,9 +101,9 @@ def _read_word_piece(path: Path, document: Mapping[str, Any], model: Mapping[str
     for key, allowed in (("unk_token", "[UNK]"), ("continuing_subword_prefix", CONTINUES)):
         if model.get(key, allowed) != allowed:
             raise refusal(path, f"model.{key}", model[key], repr(allowed))
-    longest = model.get("max_input_chars_per_word", LONGEST_WORD)
-    if type(longest) is not int or not 1 <= longest <= _LONGEST_WORD_ALLOWED:
-        raise refusal(path, "model.max_input_chars_per_word", longest, f"1 to {_LONGEST_WORD_ALLOWED}")
+    longest = model.get("max_input_chars_per_word", MAX_WORD_CHARACTERS)
+    if type(longest) is not int or not 1 <= longest <= _MAX_WORD_LIMIT:
+        raise refusal(path, "model.max_input_chars_per_word", longest, f"1 to {_MAX_WORD_LIMIT}")
     _refuse_others(path, "model", model, _WORD_PIECE)
     pre_tokenizer = _only(document.get("pre_tokenizer"), "pretokenizers")
     if not isinstance(pre_tokenizer, Mapping) or pre_tokenizer.get("type") != "BertPreTokenizer":
@@ -128,7 +128,7 @@ def _read_normalizer(path: Path, node: Any, longest: int) -> WordPieceSettings:
     node = _only(node, "normalizers")
     if node is None:
         return WordPieceSettings(
-            lower_case=False, strip_accents=False, split_chinese=False, clean_text=False, longest_word=longest
+            lower_case=False, strip_accents=False, split_chinese=False, clean_text=False, max_word_characters=longest
         )
     if not isinstance(node, Mapping) or node.get("type") != "BertNormalizer":
         raise refusal(path, "normalizer", _kind(node), "'BertNormalizer', alone, or none")
@@ -142,7 +142,7 @@ def _read_normalizer(path: Path, node: Any, longest: int) -> WordPieceSettings:
         strip_accents=node.get("strip_accents"),
         split_chinese=node["handle_chinese_chars"],
         clean_text=node["clean_text"],
-        longest_word=longest,
+        max_word_characters=longest,
     )
 
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 Values = NDArray[Any]
 
-MOST_WORDS = 1 << 18
+MAX_WORDS = 1 << 18
 """Words remembered: about 45 MB with their token ids. English text of 100 MB has about that many."""
-_MOST_CHARACTERS = 1 << 24
+_MAX_CHARACTERS = 1 << 24
 """Of all remembered words: writing without spaces makes words of whole sentences."""
 BATCH_CHARACTERS = 1 << 20
 """Text whose words are held in memory at a time: about 15 MB of them."""
@@ -35,11 +35,11 @@ class WordCache:
     """Looks words up and computes the values of unseen ones, many at a time."""
 
     def __init__(
-        self, compute: Callable[[Sequence[str]], tuple[Values, NDArray[np.int64]]], *, most_words: int = MOST_WORDS
+        self, compute: Callable[[Sequence[str]], tuple[Values, NDArray[np.int64]]], *, max_words: int = MAX_WORDS
     ) -> None:
         """compute: returns the values of several words, end to end, and how many each of them has."""
         self._compute = compute
-        self._most_words = most_words
+        self._most_words = max_words
         self.hit_rate = HitRate()
         self._values: Values
         self._counts: NDArray[np.int64]
@@ -49,7 +49,7 @@ class WordCache:
     def look_up(self, words: Sequence[str]) -> tuple[Values, NDArray[np.int64]]:
         """Return the values of the words, end to end, (n, ...), and how many each has, int64 (words,)."""
         # Before the look-up: all words of one call are there together, and may exceed the limit.
-        if len(self._numbers) >= self._most_words or self._characters >= _MOST_CHARACTERS:
+        if len(self._numbers) >= self._most_words or self._characters >= _MAX_CHARACTERS:
             self._clear()
         known = len(self._numbers)
         # The loop over words runs in C: __missing__ is Python, and is called for unseen words alone.

@@ -25,23 +25,23 @@ from bert_trainer.dataset.tokens.tokenizer_config import read_tokenizer
 from bert_trainer.dataset.tokens.tokenizer_json import TOKENIZER_FILE, TokenizerFile, read_tokenizer_json
 from bert_trainer.dataset.tokens.wordpiece_settings import (
     CONTINUES,
-    LONGEST_WORD,
+    MAX_WORD_CHARACTERS,
     WordPieceSettings,
 )
 from bert_trainer.dataset.tokens.wordpiece_settings import SPECIAL_TOKENS as SPECIAL_TOKENS
 from bert_trainer.errors import InputError
 
 VOCABULARY_FILE = "vocab.txt"
-MOST_UNKNOWN = 0.005
+MAX_UNKNOWN = 0.005
 """Share of [UNK] in a text's tokens above which its vocabulary fits badly."""
-_FEWEST_TOKENS = 100
+_MIN_TOKENS = 100
 """Of shorter texts a vocabulary that was learnt from them may lack as much: what comes once has no entry."""
 _COVERED_CHARACTERS = 0.9999
 """Share of the text whose characters get entries, as far as the vocabulary has room: a word with a character that has
 none is [UNK] as a whole. The rest are typos and names in other scripts."""
 _ALWAYS_COVERED = 1000
 """Most frequent characters, which get entries whatever their share."""
-_LEAST_FREQUENCY = 2
+_MIN_FREQUENCY = 2
 _MAX_BYTES = 16 << 20
 _MAX_ENTRIES = 1 << 20
 """Of a vocabulary's file: four times as many as the largest that models are published with. Each becomes an object."""
@@ -240,7 +240,7 @@ def train_vocabulary(sentences: Iterable[str], *, size: int, lower_case: bool) -
     # nothing is left to chance. The tokenizer itself is discarded.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
-        min_frequency=_LEAST_FREQUENCY,
+        min_frequency=_MIN_FREQUENCY,
         show_progress=False,
         special_tokens=[*SPECIAL_TOKENS, *starts, *(f"{CONTINUES}{character}" for character in inner)],
         limit_alphabet=len(starts),
@@ -266,21 +266,23 @@ class _WithoutLongWords:
 
     def _shortened(self, sentence: str) -> str:
         return " ".join(
-            part for run in sentence.split() for part in (self._short_words(run) if len(run) > LONGEST_WORD else (run,))
+            part
+            for run in sentence.split()
+            for part in (self._short_words(run) if len(run) > MAX_WORD_CHARACTERS else (run,))
         )
 
     def _short_words(self, run: str) -> Iterator[str]:
         # A run is a word with the punctuation around it, or many words that punctuation separates.
         for word, _ in self.splitter.pre_tokenize_str(self.normalizer.normalize_str(run)):
-            if len(word) <= LONGEST_WORD:
+            if len(word) <= MAX_WORD_CHARACTERS:
                 yield word
 
 
 def _has_long_run(sentence: str) -> bool:
-    """Return whether more than ``LONGEST_WORD`` characters are there without a space. Cost: 1 ns for each of them."""
+    """Return whether more than ``MAX_WORD_CHARACTERS`` characters without a space. Cost: 1 ns for each of them."""
     start = 0
-    while len(sentence) - start > LONGEST_WORD:
-        space = sentence.rfind(" ", start, start + LONGEST_WORD + 1)
+    while len(sentence) - start > MAX_WORD_CHARACTERS:
+        space = sentence.rfind(" ", start, start + MAX_WORD_CHARACTERS + 1)
         if space < 0:
             return True
         start = space + 1
@@ -290,9 +292,9 @@ def _has_long_run(sentence: str) -> bool:
 def describe_unknown(share: float) -> str:
     """Return the warning about a vocabulary that fits a text badly. share: of its tokens that are [UNK]."""
     return (
-        f"{share:.2%} of the tokens are [UNK], usual is less than {MOST_UNKNOWN:.1%}: the vocabulary lacks characters "
+        f"{share:.2%} of the tokens are [UNK], usual is less than {MAX_UNKNOWN:.1%}: the vocabulary lacks characters "
         "of the text (is it one of another language, or too small?), or its words are longer than "
-        f"{LONGEST_WORD} characters"
+        f"{MAX_WORD_CHARACTERS} characters"
     )
 
 
@@ -309,7 +311,7 @@ def check_unknown(source: str, num_tokens: int, share: float, allowed: float, re
     Raises:
         InputError: more are [UNK] than is allowed.
     """
-    if share > allowed and num_tokens >= _FEWEST_TOKENS:
+    if share > allowed and num_tokens >= _MIN_TOKENS:
         raise InputError(
             f"{source}: {share:.2%} of the tokens are [UNK]; allowed: at most {allowed:.4g}",
             hint="take a vocabulary of the text's language and casing, or a larger one where it was learnt from this "
@@ -367,7 +369,9 @@ def make_tokenizer(vocabulary: Vocabulary, *, lower_case: bool) -> Tokenizer:
     """
     settings = vocabulary.settings
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
-    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=settings.longest_word))
+    tokenizer = Tokenizer(
+        models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=settings.max_word_characters)
+    )
     tokenizer.normalizer = _normalizer(settings, lower_case)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return tokenizer

@@ -15,7 +15,7 @@ from bert_trainer.system.files import shown
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUES = "##"
 """Begins a piece that continues a word."""
-LONGEST_WORD = 100
+MAX_WORD_CHARACTERS = 100
 """Characters; a longer word becomes [UNK], as with NVIDIA and Hugging Face. Google's code says 200."""
 _REMEDY = (
     "take weights whose tokenizer is BERT's; or, if the setting is wrong or of no account for these weights, correct "
@@ -35,7 +35,7 @@ class WordPieceSettings:
     """Whether every Chinese character is a word of its own."""
     clean_text: bool = True
     """Whether control characters are dropped."""
-    longest_word: int = LONGEST_WORD
+    max_word_characters: int = MAX_WORD_CHARACTERS
     """Characters of a word, at most; a longer one is [UNK]."""
 
     def drops_accents(self, lower_case: bool) -> bool:
@@ -65,7 +65,9 @@ class WordPieceSettings:
         said += "" if self.split_chinese else ", Chinese characters joined to words"
         said += "" if self.clean_text else ", control characters kept"
         return said + (
-            "" if self.longest_word == LONGEST_WORD else f", words of at most {self.longest_word} characters"
+            ""
+            if self.max_word_characters == MAX_WORD_CHARACTERS
+            else f", words of at most {self.max_word_characters} characters"
         )
 
     def as_tokenizer_config(self, lower_case: bool | None) -> dict[str, Any]:
@@ -77,7 +79,11 @@ class WordPieceSettings:
         }
         # Of these transformers' class for BERT knows nothing; tokenizer.json has them too.
         said |= {} if self.clean_text else {"clean_text": False}
-        return said | ({} if self.longest_word == LONGEST_WORD else {"max_input_chars_per_word": self.longest_word})
+        return said | (
+            {}
+            if self.max_word_characters == MAX_WORD_CHARACTERS
+            else {"max_input_chars_per_word": self.max_word_characters}
+        )
 
 
 def refusal(path: Path, key: str, got: object, allowed: str, hint: str = _REMEDY) -> InputError:

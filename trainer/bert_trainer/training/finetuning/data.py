@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.stages import PrepareStage, Stage
 from bert_trainer.dataset.shards.ragged import RaggedSamples
-from bert_trainer.dataset.tokens.wordpiece import MOST_UNKNOWN, Vocabulary, check_unknown, describe_unknown
+from bert_trainer.dataset.tokens.wordpiece import MAX_UNKNOWN, Vocabulary, check_unknown, describe_unknown
 from bert_trainer.errors import InputError
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.parallel.row_balancing import balance_rows
@@ -170,7 +170,7 @@ def _report_data(
     counts += [f"{len(it.examples):,} in {it.name}" for it in (*examples.validations, *examples.tests)]
     writer.event("task_read", stage=stage.name, message=", ".join(counts))
     notes = [*examples.notes]
-    if unknown > MOST_UNKNOWN:
+    if unknown > MAX_UNKNOWN:
         notes.append(describe_unknown(unknown))
     if num_lost_answers:
         notes.append(f"of {num_lost_answers:,} examples to train on no row holds the whole answer")

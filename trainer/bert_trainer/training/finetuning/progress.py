@@ -17,7 +17,7 @@ from bert_trainer.training.finetuning.data import StepReader
 from bert_trainer.training.finetuning.results import Run
 from bert_trainer.training.finetuning.run_plan import RunPlan
 from bert_trainer.training.finetuning.task_learner import TaskLearner
-from bert_trainer.training.interval import StoodStill, rank_costs
+from bert_trainer.training.interval import PausedTime, rank_costs
 from bert_trainer.training.run_writer import RunWriter
 from bert_trainer.training.stragglers import Stragglers
 
@@ -67,10 +67,10 @@ class RunProgress:
 class RunInterval:
     """Losses, counts and times of one logging interval on this rank; tensors stay on the device until ``publish``."""
 
-    def __init__(self, hosts: Sequence[str], stood_still: StoodStill) -> None:
-        """Begin with a run. hosts: of all ranks. stood_still: of the stage, which may have several runs."""
+    def __init__(self, hosts: Sequence[str], paused_time: PausedTime) -> None:
+        """Begin with a run. hosts: of all ranks. paused_time: of the stage, which may have several runs."""
         self.learning_rate = 0.0
-        self._stood_still = stood_still
+        self._paused_time = paused_time
         self._stragglers = Stragglers(hosts)
         self._clear()
 
@@ -100,7 +100,7 @@ class RunInterval:
         yield
         took_s = time.monotonic() - began_at_s
         self._started_at_s += took_s
-        self._stood_still.evaluation_s += took_s
+        self._paused_time.evaluation_s += took_s
 
     def publish(
         self,
@@ -155,7 +155,7 @@ class RunInterval:
                 "step_s": elapsed_s / max(self._steps, 1),
                 "sample_hash": progress.sample_hash[:16],
                 "elapsed_s": now_s - started_at_s,
-                **self._stood_still.figures(),
+                **self._paused_time.figures(),
                 "remaining_s": steps_left * elapsed_s / max(self._steps, 1) + evaluations_s,
                 "interval_s": elapsed_s,
                 "interval_sequences": int(rows),

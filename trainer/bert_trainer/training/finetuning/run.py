@@ -40,7 +40,7 @@ from bert_trainer.training.finetuning.run_plan import RunPlan
 from bert_trainer.training.finetuning.stage_end import end_stage, has_ended
 from bert_trainer.training.finetuning.task_learner import TaskLearner, scaled_schedule
 from bert_trainer.training.health import HINT, Health
-from bert_trainer.training.interval import StoodStill
+from bert_trainer.training.interval import PausedTime
 from bert_trainer.training.learner import Learner, take_step
 from bert_trainer.training.letter_case import lower_case_of
 from bert_trainer.training.profiling import Profiler
@@ -75,7 +75,7 @@ class _StageState:
     hosts: Sequence[str]
     """Of all ranks."""
     started_at_s: float
-    stood_still: StoodStill
+    paused_time: PausedTime
 
 
 def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSignal) -> None:
@@ -92,7 +92,7 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
     # A run that resumes in a finetune stage has read the weights from where they are kept.
     if resumed_from is None and not any(isinstance(other, FinetuneStage) for other in config.stages[:index]):
         _keep_start(config.stages, index, config.initial_checkpoint, pretrained, writer)
-    pretrained.let_go_of_training()
+    pretrained.free_training_buffers()
     data, texts = open_data(
         index,
         stage,
@@ -128,7 +128,7 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
         stop=stop,
         hosts=session.hosts,
         started_at_s=time.monotonic(),
-        stood_still=StoodStill(),
+        paused_time=PausedTime(),
     )
     writer.event("stage_started", stage=stage.name, kind=stage.kind, steps=plan.total_steps)
     if stage.learning_rate_scaling != "none":
@@ -187,7 +187,7 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
         health.load(state.resumed_from.health)
     progress = RunProgress(state.index, state.stage.name, own, first_step, sample_hash)
     reader = _open_reader(state, own)
-    interval = RunInterval(state.hosts, state.stood_still)
+    interval = RunInterval(state.hosts, state.paused_time)
     state.stop.listen()  # from here on there is something to save
     is_over, at_end = evaluations.is_over(own, progress.stage_step(plan)), False
     while not at_end:
@@ -217,7 +217,7 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
         rows = plan.rows_before(progress.step)
         if at_end or state.saves.is_due(step, rows_before, rows, in_time=bool(in_time)):
             _agree(state, health)
-            saving = state.stood_still.saving()
+            saving = state.paused_time.saving()
             with profiler.part("checkpoint"), saving, watched().activity(f"a checkpoint of {state.stage.name}"):
                 writer.save(
                     progress.position(learner, plan, at_end=at_end),

@@ -15,7 +15,7 @@ from typing import Any
 
 from bert_trainer.dataset.corpus.document import Document, in_documents
 from bert_trainer.dataset.corpus.formats.plain_text import TextRules
-from bert_trainer.dataset.corpus.formats.streams import LONGEST_LINE_BYTES, read_lines
+from bert_trainer.dataset.corpus.formats.streams import MAX_LINE_BYTES, read_lines
 from bert_trainer.dataset.corpus.sentences import Lines, clean_line, sentences_of
 from bert_trainer.errors import InputError
 
@@ -34,7 +34,7 @@ def read_json_lines(path: Path, text_field: str, rules: TextRules, skipped: Coun
     number = 0
 
     def skip(offset: int) -> None:
-        longest = f"{LONGEST_LINE_BYTES >> 20} MiB"
+        longest = f"{MAX_LINE_BYTES >> 20} MiB"
         logger.warning("%s:%d: skipped: longer than %s (at byte offset %d)", path, number + 1, longest, offset)
         skipped[f"lines above {longest}"] += 1
 

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
-from bert_trainer.dataset.corpus.document import LONGEST_DOCUMENT, PIECE_COST, Document, in_documents
+from bert_trainer.dataset.corpus.document import MAX_DOCUMENT, PIECE_COST, Document, in_documents
 from bert_trainer.dataset.corpus.formats.streams import read_lines
 from bert_trainer.dataset.corpus.sentences import Lines, clean_line, detect_lines, sentences_of
 from bert_trainer.errors import InputError
@@ -26,8 +26,8 @@ Boundaries = Literal["emptyLines", "files"]
 
 _SURVEYED_LINES = 1000
 _SURVEYED_CHARACTERS = 1 << 20
-_LEAST_TABLE_LINES = 10
-_LEAST_TABLE_SHARE = 0.9
+_MIN_TABLE_LINES = 10
+_MIN_TABLE_SHARE = 0.9
 """Share of the lines with the same number of tabs at which they are taken for rows of a table."""
 _TABLE_SUFFIXES = (".tsv", ".tab", ".csv")
 
@@ -52,7 +52,7 @@ def read_plain_text(path: Path, rules: TextRules) -> Iterator[Document]:
     named_table = path.name.lower().endswith(_TABLE_SUFFIXES)
     # Who says what the lines hold has looked at them; a table's name is refused nevertheless.
     if rules.lines == "auto" or named_table:
-        _refuse_table(path, head, 1 if named_table else _LEAST_TABLE_LINES)
+        _refuse_table(path, head, 1 if named_table else _MIN_TABLE_LINES)
     head = [clean_line(line) for line in head]
     layout = rules.lines
     if layout == "auto":
@@ -77,14 +77,14 @@ def _first_lines(lines: Iterator[str]) -> Iterator[str]:
             return
 
 
-def _refuse_table(path: Path, head: list[str], least_lines: int) -> None:
+def _refuse_table(path: Path, head: list[str], min_lines: int) -> None:
     """Refuse lines of columns: their numbers and labels would be trained on. head: lines as they are."""
     # Tabs before the text are indentation.
     tabs = Counter(line.lstrip().count("\t") for line in head if line.strip())
-    if tabs.total() < least_lines:
+    if tabs.total() < min_lines:
         return
     [(number, lines)] = tabs.most_common(1)
-    if number and lines >= _LEAST_TABLE_SHARE * tabs.total():
+    if number and lines >= _MIN_TABLE_SHARE * tabs.total():
         raise InputError(
             f"{shown(path)}: {lines} of its first {tabs.total()} lines have {number + 1} columns, parted by tabs; "
             "allowed: lines of text",
@@ -100,7 +100,7 @@ def _documents(lines: Iterator[str] | chain[str], boundaries: Boundaries) -> Ite
     for line in lines:
         if line or boundaries == "files":
             cost += len(line) + PIECE_COST
-            if cost > LONGEST_DOCUMENT and waiting:
+            if cost > MAX_DOCUMENT and waiting:
                 yield waiting
                 waiting, cost = [], len(line) + PIECE_COST
             waiting.append(line)

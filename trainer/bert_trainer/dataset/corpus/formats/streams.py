@@ -33,9 +33,9 @@ else:
 
 Compression = Literal["none", "gzip", "bzip2", "xz", "zstd"]
 
-LONGEST_LINE_BYTES = 8 << 20
+MAX_LINE_BYTES = 8 << 20
 """Of a line that has to be read whole, as JSON has. Parsed, it takes up to thirty times that in memory."""
-LONGEST_PIECE_BYTES = 2 << 20
+MAX_PIECE_BYTES = 2 << 20
 """Of other lines: longer ones are cut. Words and shingles of a line take fifty times that in memory."""
 _DECOMPRESSION_BYTES = 128 << 20
 """``xz -9`` makes files that take 65 MiB to read, ``zstd --ultra -22`` 128 MiB; a hostile header may ask for 4 GiB."""
@@ -179,7 +179,7 @@ def read_lines(path: Path, skipped: Callable[[int], None] | None = None) -> Iter
     """
     offset = 0
     rest = b""
-    longest = LONGEST_PIECE_BYTES if skipped is None else LONGEST_LINE_BYTES
+    longest = MAX_PIECE_BYTES if skipped is None else MAX_LINE_BYTES
     with open_content(path) as stream:
         # A file without line breaks must not be read into memory: readline stops at the bound.
         while raw := rest + stream.readline(longest - len(rest)):
@@ -200,7 +200,7 @@ def read_lines(path: Path, skipped: Callable[[int], None] | None = None) -> Iter
 def _skip_line(stream: IO[bytes]) -> int:
     """Read what is left of a line and return how many bytes that were."""
     skipped = 0
-    while piece := stream.readline(LONGEST_LINE_BYTES):
+    while piece := stream.readline(MAX_LINE_BYTES):
         skipped += len(piece)
         if piece.endswith(b"\n"):
             break

@@ -27,10 +27,10 @@ from bert_trainer.errors import InputError
 logger = logging.getLogger(__name__)
 
 _PIECE_BYTES = 1 << 19
-_LARGEST_PAGE_BYTES = 8 << 20
+_MAX_PAGE_BYTES = 8 << 20
 """Of XML; larger pages are skipped. MediaWiki keeps their text below 2 MiB; escaped as XML it may be some times
 that."""
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 """Of XML without the end of a page, or from one stream of a multistream dump, which holds a hundred pages: what a file
 that is no dump, or a bzip2 bomb, can take of memory."""
 _GROUP_BYTES = 1 << 19
@@ -119,7 +119,7 @@ def extract_articles(part: DumpPart) -> Articles:
     warnings: list[str] = []
     long = LongSentences()
     for group in _groups(content):
-        if len(group) > _LARGEST_PAGE_BYTES:
+        if len(group) > _MAX_PAGE_BYTES:
             title = _TITLE.search(group)
             shown = title[1].decode(errors="replace") if title else "?"
             skipped[_TOO_LARGE] += 1
@@ -238,9 +238,9 @@ def _whole_pages(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield offset + first, bytes(waiting[first:last])
             del waiting[:last]
             offset += last
-        elif len(waiting) > _MOST_BYTES:
+        elif len(waiting) > _MAX_BYTES:
             raise InputError(
-                f"{path}: no end of a page within {_MOST_BYTES >> 20} MiB from byte offset {offset}",
+                f"{path}: no end of a page within {_MAX_BYTES >> 20} MiB from byte offset {offset}",
                 hint="is it a MediaWiki dump of pages?",
             )
     if _END not in waiting:
@@ -263,7 +263,7 @@ def _is_multistream(path: Path) -> bool:
     try:
         header = first.decompress(head, _HEADER_BYTES)
         rest = first.unused_data if first.eof else b""
-        pages = second.decompress(rest, _MOST_BYTES).strip() if rest else b""
+        pages = second.decompress(rest, _MAX_BYTES).strip() if rest else b""
     except OSError:
         return False
     ends = pages.endswith((_PAGE_END, _END)) or not second.eof
@@ -287,8 +287,8 @@ def _bzip2_streams(path: Path) -> Iterator[tuple[int, bytes]]:
                 search_from = 1
             if not piece:
                 break
-            if len(waiting) > _MOST_BYTES:
-                size = f"{_MOST_BYTES >> 20} MiB"
+            if len(waiting) > _MAX_BYTES:
+                size = f"{_MAX_BYTES >> 20} MiB"
                 raise InputError(f"{path}: no end of a bzip2 stream within {size} from byte offset {offset}")
     last = _decompress(DumpPart(path, offset, waiting, True, frozenset(), ""), whole=False)
     if not last.rstrip().endswith(_END):
@@ -305,15 +305,15 @@ def _decompress(part: DumpPart, *, whole: bool = True) -> bytes:
     decompressor = bz2.BZ2Decompressor()
     try:
         # Bounded: bzip2 packs 45 MB of zeros into 50 bytes.
-        content = decompressor.decompress(part.content, _MOST_BYTES)
+        content = decompressor.decompress(part.content, _MAX_BYTES)
     except OSError as error:
         raise InputError(
             f"{part.path}: the compressed data is damaged in the stream at byte offset {part.offset} ({error})",
             hint="transfer it again and compare its checksum with the published one",
         ) from error
-    if not decompressor.eof and len(content) == _MOST_BYTES:
+    if not decompressor.eof and len(content) == _MAX_BYTES:
         raise InputError(
-            f"{part.path}: the bzip2 stream at byte offset {part.offset} holds more than {_MOST_BYTES >> 20} MiB; "
+            f"{part.path}: the bzip2 stream at byte offset {part.offset} holds more than {_MAX_BYTES >> 20} MiB; "
             "allowed: some hundred pages in a stream",
             hint=f"compress it as one stream: bzcat {part.path} | bzip2 > pages.xml.bz2",
         )

@@ -86,8 +86,8 @@ _MARK = re.compile(
 _ENDLESS_HEADING = re.compile(r"^=(?:[^=\n]*+=++){200}", re.MULTILINE)
 """The parser calls itself for each run of equals signs of a heading, until the process has no stack left."""
 _CLOSED_BY = {"}}": "{{", "]]": "[[", "]": "["}
-_MOST_UNCLOSED = 100
-_MOST_COST = 50_000
+_MAX_UNCLOSED = 100
+_MAX_COST = 50_000
 """About a second; the longest articles of the English Wikipedia have a tenth of it."""
 _COST_OF_LINE_MARK = 2
 """Of each character that begins a list item or a heading."""
@@ -181,11 +181,11 @@ def check_markup(text: str) -> None:
             marks += len(waiting) + 1
             if mark not in "&:":
                 waiting.append((mark, match.start(), mark != "{{"))
-    if len(waiting) > _MOST_UNCLOSED or _ENDLESS_HEADING.search(text):
+    if len(waiting) > _MAX_UNCLOSED or _ENDLESS_HEADING.search(text):
         raise BrokenMarkupError
     # Each opening that is left sends the parser to the end of the page and back.
     reread += sum(len(text) - place for _, place, _ in waiting)
-    if marks + lines // _LINES_PER_MARK + reread // _CHARACTERS_PER_MARK > _MOST_COST:
+    if marks + lines // _LINES_PER_MARK + reread // _CHARACTERS_PER_MARK > _MAX_COST:
         raise CostlyMarkupError
 
 
@@ -330,7 +330,7 @@ _SHOW: dict[type[Node], Callable[..., Iterator[str]]] = {
 
 
 def _tidy(line: str) -> str:
-    """Mend what the parts cut away leave behind: empty brackets, doubled punctuation and spaces."""
+    """Fix what the parts cut away leave behind: empty brackets, doubled punctuation and spaces."""
     line = _QUOTES.sub("", _BEHAVIOUR_SWITCH.sub("", line)).replace(_LESS_THAN, "<")
     # Runs go first: the patterns below would take quadratic time on a long one.
     line = " ".join(line.split())

@@ -17,7 +17,7 @@ from bert_trainer.system.files import shown
 
 _MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
 """Of the first member, or of the end of an archive without any."""
-_LARGEST_DIRECTORY_BYTES = 16 << 20
+_MAX_DIRECTORY_BYTES = 16 << 20
 """Of the list of members, which Python reads whole: some 200,000 of them, in 150 MB of memory."""
 _END = b"PK\x05\x06"
 _END_64 = b"PK\x06\x06"
@@ -136,10 +136,10 @@ def _check_directory(path: Path, size: int) -> None:
     found = [struct.unpack_from("<L", tail, at + 12)[0]] if at >= 0 and len(tail) >= at + 22 else []
     found += [struct.unpack_from("<Q", tail, at_64 + 40)[0]] if at_64 >= 0 and len(tail) >= at_64 + 48 else []
     # All ones: the other record has the number.
-    if any(number > _LARGEST_DIRECTORY_BYTES for number in found if number != 0xFFFFFFFF):
+    if any(number > _MAX_DIRECTORY_BYTES for number in found if number != 0xFFFFFFFF):
         raise InputError(
             f"{shown(path)}: got a list of members of {max(found) >> 20} MiB; allowed: at most "
-            f"{_LARGEST_DIRECTORY_BYTES >> 20} MiB, some 200,000 files",
+            f"{_MAX_DIRECTORY_BYTES >> 20} MiB, some 200,000 files",
             hint=f"unpack it, and name the folder: unzip {shown(path)} -d text",
         )
 

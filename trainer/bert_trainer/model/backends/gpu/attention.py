@@ -20,7 +20,7 @@ ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 
 _FLASH_FROM = (8, 0)
 """Compute capability; the kernels are made of instructions that came with Ampere."""
-_LARGEST_FLASH_HEAD = 128
+_MAX_FLASH_HEAD = 128
 """It goes up to 256, on some cards and without dropout on others; models of that kind are not BERT."""
 _ALIGNMENT = 8
 """Features: 16 bytes in half precision, which is what both kernels load at a time."""
@@ -52,7 +52,7 @@ def choose_attention(capability: tuple[int, int], dtype: torch.dtype, head_size:
     half = dtype in (torch.float16, torch.bfloat16)
     if head_size % _ALIGNMENT or not (half or dtype == torch.float32):
         return "padded"
-    if half and capability >= _FLASH_FROM and head_size <= _LARGEST_FLASH_HEAD:
+    if half and capability >= _FLASH_FROM and head_size <= _MAX_FLASH_HEAD:
         return "flash"
     return "efficient"
 

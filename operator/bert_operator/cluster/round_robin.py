@@ -1,6 +1,6 @@
-"""What waits, by namespace: namespaces take turns, whatever each of them has. Pure.
+"""A queue that is fair to namespaces: they take turns, however many items each of them has. Pure.
 
-In one line for all, a tenant with ten thousand items would have everybody else wait behind them.
+In a single first-in-first-out queue everybody else would wait for a tenant with ten thousand items.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class Turns(Generic[Item]):
-    """Items in the order of their namespaces' turns; within a namespace, first in, first out."""
+class RoundRobin(Generic[Item]):
+    """A queue that serves namespaces round robin; within a namespace, first in, first out."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -25,24 +25,24 @@ class Turns(Generic[Item]):
         return self._total
 
     def put(self, namespace: str, item: Item) -> None:
-        """Put an item behind those of its namespace; a namespace that had none is served after all others."""
+        """Append an item to its namespace's; a namespace that had none is served after all others."""
         self._waiting.setdefault(namespace, deque()).append(item)
         self._total += 1
 
     def next_namespace(self) -> str:
-        """Return whose turn it is. Raises StopIteration where nothing waits."""
+        """Return the namespace that is served next. Raises StopIteration if the queue is empty."""
         return next(iter(self._waiting))
 
     def take(self) -> Item:
-        """Remove and return the item whose turn it is. Raises StopIteration where nothing waits."""
+        """Remove and return the next item. Raises StopIteration if the queue is empty."""
         return self._take_from(self.next_namespace())
 
     def drop(self) -> Item:
-        """Remove and return the oldest item of the namespace that has most. Raises ValueError where nothing waits."""
+        """Remove and return the oldest item of the fullest namespace. Raises ValueError if the queue is empty."""
         return self._take_from(max(self._waiting, key=lambda name: len(self._waiting[name])))
 
     def _take_from(self, namespace: str) -> Item:
-        """Return the oldest item of a namespace, which is served after all others then."""
+        """Remove and return the oldest item of a namespace, which then goes to the end of the round."""
         of_namespace = self._waiting.pop(namespace)
         oldest = of_namespace.popleft()
         self._total -= 1
