@@ -37,7 +37,7 @@ from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.parallel.flat_parameters import FlatParameters
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.system.processor import read_flags, read_text
 from bert_trainer.training.evaluation import EvaluationSet, evaluate
 
@@ -243,7 +243,7 @@ def evaluation_costs(folder: Path, rounds: int, num_samples: int = 128) -> list[
 
     def evaluation() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=ours.is_bf16):
-            evaluate(ours.model, data, Alone(), torch.device("cpu"))
+            evaluate(ours.model, data, SingleRank(), torch.device("cpu"))
 
     @torch.no_grad()
     def passes() -> None:

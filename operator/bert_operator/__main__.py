@@ -19,7 +19,7 @@ from bert_operator.api.parsing.documents import count_others, read_job_document,
 from bert_operator.api.parsing.validation import advise, null_remarks, parse_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.finetuning import OWN_TABLES
-from bert_operator.api.small_job import Surroundings, fetch_command, missing_task_files, shrink
+from bert_operator.api.small_job import SmallJobTarget, fetch_command, missing_task_files, shrink
 from bert_operator.cluster.mismatches import find_mismatches
 from bert_operator.cluster.render_command import (
     NO_UID,
@@ -31,7 +31,7 @@ from bert_operator.cluster.render_command import (
 )
 from bert_operator.cluster.settings import Settings, load_settings
 from bert_operator.errors import EXIT_BAD_INPUT, EXIT_SUCCEEDED, DocumentError, InvalidJob, OperatorError
-from bert_operator.local.command import LocalOptions, on_these_machines, run_local
+from bert_operator.local.command import LocalOptions, fit_to_machines, run_local
 from bert_operator.local.programs import find_precisions, find_programs
 from bert_operator.plugin.command_line import add_verbs
 from bert_operator.render.run_config import render_run_config
@@ -275,7 +275,7 @@ def _render(arguments: argparse.Namespace) -> int:
         _print(_read_for_cluster(document, arguments, load_settings(arguments.settings)).show(arguments.show))
         return EXIT_SUCCEEDED
     # ranksPerNode: auto is resolved with this machine's sockets, as in ``local``.
-    job = on_these_machines(_read_job(document, arguments), (), None, find_programs())
+    job = fit_to_machines(_read_job(document, arguments), (), None, find_programs())
     folder = str(Path(job.spec.output.path).expanduser().absolute())
     config = render_run_config(job, uid=NO_UID, ranks=job.spec.ranks, hosts=job.spec.workers, output_folder=folder)
     _print(json.dumps(config, indent=2))
@@ -306,7 +306,7 @@ def _shrink(document: Document, job: BertPretrainJob, arguments: argparse.Namesp
     # What lies on a cluster's volumes is not seen here.
     has_path = (lambda _: False) if arguments.builtin_text else (lambda _: True) if in_cluster else _is_here
     precisions = frozenset() if in_cluster else find_precisions()
-    small = shrink(document, job, Surroundings(has_path=has_path, in_cluster=in_cluster, precisions=precisions))
+    small = shrink(document, job, SmallJobTarget(has_path=has_path, in_cluster=in_cluster, precisions=precisions))
     for change in small.changes:
         _remark(f"small: {change}")
     return small.document

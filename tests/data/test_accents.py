@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.dataset.build.fit import tell_of_accents, without_accents
+from bert_trainer.dataset.build.fit import warn_about_accents, without_accents
 from small_build import build
 
 WORDS = ["Br\u00fccke", "Fluss", "Stadt", "\u00fcber", "Weg", "Tal", "Haus", "Wasser", "alt", "lang"]
@@ -46,6 +46,6 @@ def test_a_build_counts_the_words_that_lose_accents(tmp_path: Path, caplog: pyte
 
 def test_a_few_names_are_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        tell_of_accents("text", ["plain words " * 100, "caf\u00e9"])
+        warn_about_accents("text", ["plain words " * 100, "caf\u00e9"])
     assert [record.levelname for record in caplog.records] == ["INFO"]
     assert "caf\u00e9 -> cafe" in caplog.text

@@ -14,7 +14,7 @@ from bert_trainer.config.run_config import DatasetConfig
 from bert_trainer.config.stages import CorpusConfig, PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.commands.terminal import ProgressBar
-from bert_trainer.dataset.corpus.weights import chance_of, count_draws, walks_in_pass
+from bert_trainer.dataset.corpus.weights import count_draws, draw_chance, repeats_in_pass
 from bert_trainer.dataset.shards import list_shards, read_shard
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.errors import InputError
@@ -137,16 +137,16 @@ def test_rounding_errors_draw_nothing() -> None:
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.integers(1, 12))
 def test_passes_make_up_the_draws_and_differ_by_one_at_most(draws: list[int], passes: int) -> None:
-    table = np.stack([walks_in_pass(np.array(draws, dtype=np.int32), number, passes) for number in range(passes)])
+    table = np.stack([repeats_in_pass(np.array(draws, dtype=np.int32), number, passes) for number in range(passes)])
     assert table.sum(axis=0).tolist() == draws
     assert (table.max(axis=0) - table.min(axis=0)).max() <= 1
 
 
 def test_documents_without_a_count_are_walked_over_once_in_every_pass() -> None:
-    assert walks_in_pass(np.zeros(2, dtype=np.int32), 3, 5).tolist() == [1, 1]
+    assert repeats_in_pass(np.zeros(2, dtype=np.int32), 3, 5).tolist() == [1, 1]
 
 
 def test_the_chance_is_uniform_and_another_one_for_another_seed() -> None:
-    chances = [chance_of(str(number).encode(), 1) for number in range(4000)]
+    chances = [draw_chance(str(number).encode(), 1) for number in range(4000)]
     assert abs(share_z(sum(chance < 0.25 for chance in chances), 4000, 0.25)) < FIVE_SIGMA
-    assert chances != [chance_of(str(number).encode(), 2) for number in range(4000)]
+    assert chances != [draw_chance(str(number).encode(), 2) for number in range(4000)]

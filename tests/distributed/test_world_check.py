@@ -23,7 +23,7 @@ from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.parallel import connection, torch_world
 from bert_trainer.parallel.connection import Collectives, connect
 from bert_trainer.parallel.horovod_world import prepare_environment
-from bert_trainer.parallel.world import Alone, LostPeer, PeerFailed, lost_peer, on_rank_0
+from bert_trainer.parallel.world import LostPeer, PeerFailed, SingleRank, lost_peer, on_rank_0
 from relayout import relayout
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import COLLECTIVES, environment, pretrain_stage, run_document, run_trainer, trainer_command, write_dataset
@@ -176,7 +176,7 @@ def test_a_run_that_another_run_has_taken_over_ends_and_is_not_tried_again(tmp_p
 
 @pytest.mark.parametrize("collectives", ["horovod", "torch"])
 def test_alone_a_run_for_several_hosts_is_refused(collectives: Collectives) -> None:
-    assert isinstance(connect(1, 1, collectives), Alone)
+    assert isinstance(connect(1, 1, collectives), SingleRank)
     with pytest.raises(WrongWorld, match=r"started 1 rank\(s\) on 1 host\(s\).* 1 on 2"):
         connect(1, 2, collectives)
 

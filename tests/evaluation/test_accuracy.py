@@ -16,7 +16,7 @@ from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.errors import InputError
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.evaluation import Accuracy, EvaluationSet, evaluate, unigram_baseline
 from random_rows import model_config, random_model, random_samples
@@ -109,7 +109,7 @@ def test_it_is_what_counting_by_hand_gives(
 ) -> None:
     num_samples = min(27, max_samples or 27)
     tokens, tokens_right, pairs_right, loss = count_by_hand(model, shards, num_samples)
-    found = evaluate(model, measured(held_out, max_samples=max_samples), Alone(), CPU)
+    found = evaluate(model, measured(held_out, max_samples=max_samples), SingleRank(), CPU)
     assert (found.samples, found.masked_tokens) == (num_samples, tokens)
     assert found.masked_lm == tokens_right / tokens
     assert found.next_sentence == pairs_right / num_samples
@@ -130,7 +130,7 @@ def test_a_range_is_what_counting_its_rows_by_hand_gives(
     tokens, tokens_right, pairs_right, _ = count_by_hand(
         model, [Samples.concatenate(shards).take(slice(*rows))], last - first
     )
-    found = evaluate(model, data, Alone(), CPU)
+    found = evaluate(model, data, SingleRank(), CPU)
     assert (found.samples, found.masked_tokens) == (last - first, tokens)
     assert (found.masked_lm, found.next_sentence) == (tokens_right / tokens, pairs_right / found.samples)
     assert SampleOrder(held_out.rows, 1, DataRange(start=0.0, end=0.9)).num_samples == 24
@@ -143,16 +143,16 @@ def test_a_range_without_samples_is_refused(held_out: ShardFolder) -> None:
 
 @pytest.mark.parametrize("micro_batch_size", [1, 3, 5, 27, 1000])
 def test_micro_batches_make_no_difference(model: Bert, held_out: ShardFolder, micro_batch_size: int) -> None:
-    expected = evaluate(model, measured(held_out), Alone(), CPU)
-    found = evaluate(model, measured(held_out, micro_batch_size), Alone(), CPU)
+    expected = evaluate(model, measured(held_out), SingleRank(), CPU)
+    found = evaluate(model, measured(held_out, micro_batch_size), SingleRank(), CPU)
     assert (found.masked_lm, found.next_sentence) == (expected.masked_lm, expected.next_sentence)
     assert found.masked_lm_loss == pytest.approx(expected.masked_lm_loss, rel=1e-12)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 7, 27])
 def test_the_counts_of_ranks_add_up(model: Bert, held_out: ShardFolder, ranks: int) -> None:
-    expected = evaluate(model, measured(held_out), Alone(), CPU)
-    parts = [evaluate(model, measured(held_out), Alone(rank=rank, size=ranks), CPU) for rank in range(ranks)]
+    expected = evaluate(model, measured(held_out), SingleRank(), CPU)
+    parts = [evaluate(model, measured(held_out), SingleRank(rank=rank, size=ranks), CPU) for rank in range(ranks)]
     assert sum(part.samples for part in parts) == expected.samples
     assert sum(part.masked_tokens for part in parts) == expected.masked_tokens
     right = sum(round(part.masked_lm * part.masked_tokens) for part in parts)
@@ -161,10 +161,10 @@ def test_the_counts_of_ranks_add_up(model: Bert, held_out: ShardFolder, ranks: i
 
 @pytest.mark.parametrize("ranks", [2, 3, 30])  # more ranks than samples, too
 def test_every_rank_is_told_the_same_accuracy(held_out: ShardFolder, model: Bert, ranks: int) -> None:
-    expected = evaluate(model, measured(held_out), Alone(), CPU)
+    expected = evaluate(model, measured(held_out), SingleRank(), CPU)
     weights = model.state_dict()
 
-    def rank(world: Alone) -> Accuracy:
+    def rank(world: SingleRank) -> Accuracy:
         own = Bert(model.config, VOCABULARY_SIZE).double()
         own.load_state_dict(weights)
         return evaluate(own, measured(held_out), world, CPU)
@@ -177,7 +177,7 @@ def test_every_rank_is_told_the_same_accuracy(held_out: ShardFolder, model: Bert
 def test_evaluation_leaves_the_model_as_it_was(model: Bert, held_out: ShardFolder) -> None:
     model.train()
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    first, second = (evaluate(model, measured(held_out), Alone(), CPU) for _ in range(2))
+    first, second = (evaluate(model, measured(held_out), SingleRank(), CPU) for _ in range(2))
     assert first == second
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -186,7 +186,7 @@ def test_evaluation_leaves_the_model_as_it_was(model: Bert, held_out: ShardFolde
 
 def test_without_the_objective_there_is_no_next_sentence_accuracy(held_out: ShardFolder) -> None:
     model = random_model(model_config(32, objective="mlm"), VOCABULARY_SIZE, seed=1, dtype=torch.float32)
-    found = evaluate(model, measured(held_out), Alone(), CPU)
+    found = evaluate(model, measured(held_out), SingleRank(), CPU)
     assert found.next_sentence is found.next_sentence_baseline is None
 
 

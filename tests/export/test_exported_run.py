@@ -28,7 +28,7 @@ from bert_trainer.errors import FencedError, InputError
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.model_export import export_name
 from bert_trainer.training.session import Session
 from in_process import train
@@ -214,7 +214,7 @@ def test_both_folders_hold_the_tokenizer_of_the_data_set(session: Session, expor
 def test_weights_that_go_out_and_come_back_have_the_same_bits(session: Session, exports: Path, tmp_path: Path) -> None:
     start = {"path": str(exports / "huggingface"), "format": "huggingface"}
     config = run_config(tmp_path / "run", Path(session.config.dataset.folder), initial_checkpoint=start)
-    again = Session.open(config, Alone(), attempt=1)
+    again = Session.open(config, SingleRank(), attempt=1)
     again.close()
     trained = dict(session.learner.model.named_parameters())
     for name, parameter in again.learner.model.named_parameters():

@@ -15,7 +15,7 @@ from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, read_vocabulary
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.letter_case import lower_case_of
 from bert_trainer.training.session import Session
 from in_process import train
@@ -28,7 +28,7 @@ PREPARE = PrepareStage(text="builtin:demo", lower_case=False)
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     folder = tmp_path_factory.mktemp("foreign")
     config = run_config(folder / "run", write_dataset(folder / "data"), stages=[pretrain_stage(length={"steps": 3})])
-    session = Session.open(config, Alone(), attempt=1)
+    session = Session.open(config, SingleRank(), attempt=1)
     session.close()
     return session
 

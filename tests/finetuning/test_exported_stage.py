@@ -18,7 +18,7 @@ from bert_trainer.config.checks import parse_run_config
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.errors import TrainerError
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.finetuning.best import load_finetuned
 from bert_trainer.training.model_export import export_and_report
 from bert_trainer.training.session import Session
@@ -157,7 +157,7 @@ def test_weights_that_were_damaged_since_are_not_exported(tmp_path: Path) -> Non
     damaged = bytearray(weights.read_bytes())
     damaged[-1] ^= 1
     weights.write_bytes(damaged)
-    again = Session.open(session.config, Alone(), attempt=2)
+    again = Session.open(session.config, SingleRank(), attempt=2)
     with pytest.raises(TrainerError, match="finetune/rule/best"):
         export_and_report(1, again.config, again.data, again.learner.model, again.writer)
     again.close()

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.errors import InputError, Stopped
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
 from finetune_runs import Document, assert_same_run, evaluated, run
 from tiny_finetune import finetune_stage, write_task
@@ -136,16 +136,16 @@ def test_without_a_data_set_the_vocabulary_is_the_one_beside_the_weights(
     stage = finetune_stage(data, start_from="pretrained")
     start = {"path": str(tmp_path / "start")}
     alone = run_document(tmp_path / "out", tmp_path / "none", stages=[stage], initial_checkpoint=start)
-    session = Session.open(parse_run_config(alone), Alone(), attempt=1)
+    session = Session.open(parse_run_config(alone), SingleRank(), attempt=1)
     session.close()
     assert session.data.vocabulary.size == 61
     (tmp_path / "start/vocab.txt").unlink()
     with pytest.raises(InputError, match=r"neither .*none/vocab.txt nor .*start/vocab.txt is there"):
-        Session.open(parse_run_config({**alone, "output_folder": str(tmp_path / "again")}), Alone(), attempt=1)
+        Session.open(parse_run_config({**alone, "output_folder": str(tmp_path / "again")}), SingleRank(), attempt=1)
 
 
 def test_pretraining_lets_go_of_its_moments_and_gradients(data: Path, tmp_path: Path) -> None:
-    session = Session.open(parse_run_config(document(tmp_path / "out", data)), Alone(), attempt=1)
+    session = Session.open(parse_run_config(document(tmp_path / "out", data)), SingleRank(), attempt=1)
     session.learner.free_training_buffers()
     session.learner.free_training_buffers()  # again by a second stage
     session.close()
@@ -160,7 +160,7 @@ def test_the_folder_of_a_run_that_has_fine_tuned_stands_for_its_pretraining(
 ) -> None:
     stage, start = finetune_stage(data, start_from="pretrained"), {"path": str(whole)}
     alone = run_document(tmp_path / "out", data, stages=[stage], initial_checkpoint=start)
-    session = Session.open(parse_run_config(alone), Alone(), attempt=1)
+    session = Session.open(parse_run_config(alone), SingleRank(), attempt=1)
     session.close()
     pretrained = load_file(whole / "checkpoints/phase1-00000006/model.safetensors")
     named = session.learner.parameters.named(session.learner.parameters.values)
@@ -175,4 +175,4 @@ def test_heads_of_a_run_without_pretraining_are_refused_by_name(data: Path, tmp_
         tmp_path / "out", data, stages=[pretrain_stage()], initial_checkpoint={"path": str(tmp_path / "first")}
     )
     with pytest.raises(InputError, match=r"rule-00000001: its tensors are not this model's(.|\n)*head\.weight"):
-        Session.open(parse_run_config(alone), Alone(), attempt=1)
+        Session.open(parse_run_config(alone), SingleRank(), attempt=1)

@@ -20,7 +20,7 @@ from bert_trainer.dataset.__main__ import main as data_main
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, read_vocabulary
 from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings
 from bert_trainer.finetune_command import make_run_config
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
 from weight_sources import small_model
 
@@ -79,10 +79,10 @@ def test_a_run_that_resumes_splits_text_as_it_began(tmp_path: Path) -> None:
     weights, output = write_weights(tmp_path / "weights", by="vocab.txt"), tmp_path / "out"
     words = ["finetune", *write_tables(tmp_path), f"--model={weights}", f"--output={output}", "--sequence-length=8"]
     config = make_run_config(parse_arguments([*words, "--if-exists=Resume"]), {})
-    vocabulary = Session.open(config, Alone(), attempt=1).data.vocabulary
+    vocabulary = Session.open(config, SingleRank(), attempt=1).data.vocabulary
     assert vocabulary.said == WordPieceSettings(lower_case=True, strip_accents=False)
     (weights / "tokenizer_config.json").unlink()
-    assert Session.open(config, Alone(), attempt=2).data.vocabulary == vocabulary
+    assert Session.open(config, SingleRank(), attempt=2).data.vocabulary == vocabulary
 
 
 def read_settings_of(run: Path) -> WordPieceSettings:

@@ -9,7 +9,7 @@ import torch
 
 from bert_trainer.errors import InputError, UnsupportedPrecision
 from bert_trainer.model.backends.gpu.capability import check_build, check_capability
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.device import choose_device
 from tiny_run import run_config
 
@@ -52,7 +52,7 @@ def test_a_run_is_refused_before_anything_is_put_on_the_card(tmp_path: Path, mon
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
     config = run_config(tmp_path, tmp_path, precision="bf16", device="cuda")
     with pytest.raises(UnsupportedPrecision, match=r"Tesla V100 \(sm_70\)"):
-        choose_device(config, Alone())
+        choose_device(config, SingleRank())
 
 
 CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]

@@ -10,7 +10,7 @@ import torch
 
 from bert_trainer.errors import DeviceUnusable
 from bert_trainer.model.backends.gpu.driver import Driver, explain_missing_gpu
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.device import choose_device
 from tiny_run import run_config
 
@@ -47,4 +47,4 @@ def test_a_run_for_a_gpu_is_refused_where_there_is_none(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("requires a machine without a GPU")
     with pytest.raises(DeviceUnusable, match="^device: got 'cuda'; PyTorch finds no GPU on "):
-        choose_device(run_config(tmp_path, tmp_path, device="cuda"), Alone())
+        choose_device(run_config(tmp_path, tmp_path, device="cuda"), SingleRank())

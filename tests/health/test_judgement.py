@@ -26,7 +26,7 @@ def step(health: Health, number: int, norm: float = 1.0, loss: float = 2.0, scal
     applied = math.isfinite(norm) and norm <= health.largest_norm
     scaler.update(finite=math.isfinite(norm))
     health.judge_step(number, StepResult(norm, applied, loss), scaler)
-    return health.settle(health.own_numbers, 1)
+    return health.judge_last_step(health.own_numbers, 1)
 
 
 def health_of(**settings: Any) -> Health:
@@ -203,10 +203,10 @@ def test_ranks_that_have_seen_different_things_say_so(ranks: int, odd: dict[str,
         return [sum(column) for column in zip(*told, strict=True)]
 
     for norms in ([1.0] * ranks, [odd["norm"]] * ranks):
-        health_of().settle(numbers(*norms), ranks)
+        health_of().judge_last_step(numbers(*norms), ranks)
     for norms in ([1.0] * (ranks - 1) + [odd["norm"]], [odd["norm"]] * (ranks - 1) + [1.0]):
         with pytest.raises(RanksDisagree, match="phase1: ranks have made different things"):
-            health_of().settle(numbers(*norms), ranks)
+            health_of().judge_last_step(numbers(*norms), ranks)
 
 
 def test_a_checkpoint_of_another_stage_says_nothing_of_this_one() -> None:

@@ -20,7 +20,7 @@ from bert_trainer.config.checks import parse_run_config
 from bert_trainer.errors import RanksDisagree, Stopped, TrainerError, TrainingUnhealthy
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training import steps
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session
@@ -51,7 +51,7 @@ def document(folder: Path, dataset: Path, health: dict[str, Any] | None, **chang
 
 def run(settings: dict[str, Any], *, attempt: int = 1, stop_after: int | None = None) -> None:
     """Run to the end, or until somebody asks for a stop after so many steps were taken in this attempt."""
-    session = Session.open(parse_run_config(settings), Alone(), attempt=attempt)
+    session = Session.open(parse_run_config(settings), SingleRank(), attempt=attempt)
     taken = SimpleNamespace(steps=0)
 
     class Stop:
@@ -358,7 +358,7 @@ def test_a_damaged_record_of_rollbacks_is_not_passed_over(tmp_path: Path, datase
     (tmp_path / ROLLBACKS_FILE).write_text('{"rollbacks": [{"stage": "phase1"}]}')
     with pytest.raises(TrainerError, match="not a record of rollbacks"):
         Session.open(parse_run_config(document(tmp_path, dataset, None, stages=[pretrain_stage(length={"steps": 3})])),
-                     Alone(), attempt=2)  # fmt: skip
+                     SingleRank(), attempt=2)  # fmt: skip
 
 
 @pytest.mark.parametrize("partitioning", ["none", "zero1"])

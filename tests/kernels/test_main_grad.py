@@ -19,7 +19,7 @@ from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.parallel import zero1
 from bert_trainer.parallel.flat_parameters import FlatParameters
 from bert_trainer.parallel.reduction import GradientReduction
-from bert_trainer.parallel.world import Alone, Done, Pending
+from bert_trainer.parallel.world import Done, Pending, SingleRank
 from random_rows import random_batch
 from whole_configs import model_settings, optimizer_settings
 
@@ -95,7 +95,7 @@ def test_weights_that_lie_side_by_side_are_multiplied_where_they_lie() -> None:
 
 
 @dataclass(slots=True)
-class Snapshots(Alone):
+class Snapshots(SingleRank):
     """Two ranks of which the other has nothing to add; keeps what it is given at that moment."""
 
     size: int = 2

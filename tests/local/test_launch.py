@@ -8,7 +8,7 @@ import pytest
 
 from bert_operator.errors import LaunchError
 from bert_operator.local import launch
-from bert_operator.local.command import prepare_on_these_machines
+from bert_operator.local.command import fit_preparation_to_machines
 from bert_operator.local.hosts import parse_hostfile, render_hostfile
 from bert_operator.local.launch import Placement
 from bert_operator.local.programs import Programs
@@ -196,7 +196,7 @@ def test_as_many_hosts_prepare_as_there_are_and_are_asked_for(
     hosts: tuple[str, ...], launcher: launch.LauncherName, wanted: RunPlacement
 ) -> None:
     job = sample_job(put("stages", PREPARE, "prepare", "workers", value=3))
-    here = prepare_on_these_machines(job, hosts, launcher, PROGRAMS)
+    here = fit_preparation_to_machines(job, hosts, launcher, PROGRAMS)
     assert run_placement(here.spec, PREPARE_RUN) == wanted
     assert here.spec.stages[1:] == job.spec.stages[1:]
 
@@ -209,7 +209,7 @@ def test_the_job_s_own_number_of_processes_is_kept() -> None:
         )
     )
     for hosts, slots in ((HOSTS, 5), ((), 1)):
-        here = prepare_on_these_machines(job, hosts, "open-mpi", PROGRAMS)
+        here = fit_preparation_to_machines(job, hosts, "open-mpi", PROGRAMS)
         assert run_placement(here.spec, PREPARE_RUN).slots == slots
         assert here.spec.stages[PREPARE].prepare is not None
         assert here.spec.stages[PREPARE].prepare.num_processes == 5
@@ -217,7 +217,7 @@ def test_the_job_s_own_number_of_processes_is_kept() -> None:
 
 def test_one_worker_is_left_alone() -> None:
     job = sample_job()
-    assert prepare_on_these_machines(job, HOSTS, "open-mpi", PROGRAMS) == job
+    assert fit_preparation_to_machines(job, HOSTS, "open-mpi", PROGRAMS) == job
 
 
 def test_variables_that_ranks_need_are_exported_and_others_are_not() -> None:

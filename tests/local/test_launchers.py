@@ -59,7 +59,7 @@ def run_ranks(
             lines.append(event)
             ready = [line for line in lines if line.text.startswith("rank ")]
             if stop and len(ready) == WORLD.ranks:
-                child.ask_to_stop()
+                child.request_stop()
                 stop = False
     finally:
         return_code = child.finish()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from bert_operator.local.display import LineDisplay
-from bert_operator.local.output_once import OutputOnce, find_last_words
+from bert_operator.local.output_once import OutputOnce, find_last_message
 from bert_operator.state.progress import parse_progress_line
 
 EDGE = "-" * 74
@@ -91,8 +91,8 @@ def test_a_launcher_is_heard_only_where_no_rank_has_spoken() -> None:
 
 def test_the_last_words_are_no_frame_and_no_greeting() -> None:
     greeting = "rank 1 on vm: processors 1 (1 cores), 1 threads"
-    assert find_last_words(["ValueError: no", *NON_ZERO, "", greeting]) == "ValueError: no"
-    assert find_last_words([greeting, *OPEN_MPI_5]) == ""
+    assert find_last_message(["ValueError: no", *NON_ZERO, "", greeting]) == "ValueError: no"
+    assert find_last_message([greeting, *OPEN_MPI_5]) == ""
 
 
 def test_a_person_reads_the_reason_in_the_remark_alone() -> None:

@@ -12,7 +12,7 @@ from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.errors import InvalidJob
 from bert_operator.local import launch
-from bert_operator.local.command import on_these_machines, start_through
+from bert_operator.local.command import fit_to_machines, rank_command_prefix
 from bert_operator.local.launch import Binding, Placement
 from bert_operator.local.programs import Programs, count_numa_nodes, count_sockets, count_threads_per_core
 from sample_job import sample_document
@@ -46,14 +46,14 @@ def test_ranks_are_counted_on_this_machine(
     cpu: dict[str, Any], programs: Programs, hosts: tuple[str, ...], ranks_per_node: int | None, ranks: int
 ) -> None:
     asked = job(slotsPerWorker=1, cpu=cpu)
-    assert on_these_machines(asked, hosts, ranks_per_node, programs).spec.ranks == ranks
+    assert fit_to_machines(asked, hosts, ranks_per_node, programs).spec.ranks == ranks
 
 
 def test_ranks_that_cannot_be_spread_over_this_machine_s_sockets_are_refused() -> None:
     asked = job(slotsPerWorker=1, cpu={"pinning": "socket", "sockets": 1})
-    assert on_these_machines(asked, (), None, LAPTOP).spec.ranks == 1
+    assert fit_to_machines(asked, (), None, LAPTOP).spec.ranks == 1
     with pytest.raises(InvalidJob, match="a multiple of cpu.sockets 2"):
-        on_these_machines(asked, (), None, XEON)
+        fit_to_machines(asked, (), None, XEON)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_ranks_that_cannot_be_spread_over_this_machine_s_sockets_are_refused() -
     ],
 )
 def test_ranks_are_bound_where_the_machine_is_large_enough(cpu: dict[str, Any], words: str | None) -> None:
-    here = on_these_machines(job(slotsPerWorker=2, cpu=cpu), (), None, XEON)
+    here = fit_to_machines(job(slotsPerWorker=2, cpu=cpu), (), None, XEON)
     placement = Placement(ranks=2, ranks_per_node=2)
     binding = launch.choose_binding(here.spec.cpu, placement, XEON.physical_cores)
     assert (None if binding is None else " ".join(binding.options())) == words
@@ -82,23 +82,23 @@ def test_ranks_are_bound_where_the_machine_is_large_enough(cpu: dict[str, Any], 
 def test_ranks_are_started_through_bert_pod_only_where_something_is_asked_for() -> None:
     programs = replace(XEON, rank=("rank", "--quiet"))
     binding = Binding(place="socket", ranks_per_place=1, cores_per_rank=None)
-    plain = on_these_machines(job(slotsPerWorker=2), (), None, XEON)
-    assert start_through(plain, programs, None) == ()
+    plain = fit_to_machines(job(slotsPerWorker=2), (), None, XEON)
+    assert rank_command_prefix(plain, programs, None) == ()
     bound = ("--bind", "socket", "--ranks-per-place", "1", "--")
     here = ("rank", "--quiet", "--sockets", "2", "--numa-nodes", "4")
-    assert start_through(plain, programs, binding) == (*here, *bound)
-    hyper = on_these_machines(job(slotsPerWorker=2), (), None, HYPER_XEON)
-    assert start_through(hyper, programs, binding) == (*here, "--threads-per-core", "2", *bound)
-    fast = on_these_machines(job(slotsPerWorker=2, cpu={"allocator": "jemalloc"}), (), None, XEON)
-    assert start_through(fast, programs, None) == ("rank", "--quiet", "--")
+    assert rank_command_prefix(plain, programs, binding) == (*here, *bound)
+    hyper = fit_to_machines(job(slotsPerWorker=2), (), None, HYPER_XEON)
+    assert rank_command_prefix(hyper, programs, binding) == (*here, "--threads-per-core", "2", *bound)
+    fast = fit_to_machines(job(slotsPerWorker=2, cpu={"allocator": "jemalloc"}), (), None, XEON)
+    assert rank_command_prefix(fast, programs, None) == ("rank", "--quiet", "--")
 
 
 def test_what_pods_ask_for_is_not_asked_of_this_machine() -> None:
     """56 CPUs hold two ranks of 28 cores where the job's nodes have one thread per core; this machine has two."""
     asked = job(slotsPerWorker=2, cpu={"coresPerRank": 28, "pinning": "core"}, resources={"cpu": 56})
-    assert on_these_machines(asked, (), None, HYPER_XEON).spec.cpu.threads_per_core == 2
+    assert fit_to_machines(asked, (), None, HYPER_XEON).spec.cpu.threads_per_core == 2
     apart = job(slotsPerWorker=2, cpu={"coresPerRank": 28}, worker={"resources": {"cpu": 56}})
-    assert on_these_machines(apart, (), 4, HYPER_XEON).spec.ranks == 4
+    assert fit_to_machines(apart, (), 4, HYPER_XEON).spec.ranks == 4
 
 
 def test_threads_of_a_core_are_those_of_this_machine(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from bert_operator.api.parsing.documents import read_job_document
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.schema import presets
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.small_job import Surroundings, fetch_command, missing_task_files, shrink
+from bert_operator.api.small_job import SmallJobTarget, fetch_command, missing_task_files, shrink
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.errors import InvalidJob
@@ -37,11 +37,11 @@ PROFILE: Document = {
 }
 
 
-def here(*, has: Callable[[str], bool] = lambda _: False, in_cluster: bool = False) -> Surroundings:
-    return Surroundings(has_path=has, in_cluster=in_cluster)
+def here(*, has: Callable[[str], bool] = lambda _: False, in_cluster: bool = False) -> SmallJobTarget:
+    return SmallJobTarget(has_path=has, in_cluster=in_cluster)
 
 
-def small(change: Callable[[Document], Any], surroundings: Surroundings | None = None) -> BertPretrainJob:
+def small(change: Callable[[Document], Any], surroundings: SmallJobTarget | None = None) -> BertPretrainJob:
     document = sample_document(change)
     return parse_job(shrink(document, parse_job(document), surroundings or here()).document)
 
@@ -232,5 +232,5 @@ def test_a_precision_that_the_processor_has_is_kept(tmp_path: Path) -> None:
     assert find_precisions(tmp_path / "amx") == {"bf16", "bf32"}
     assert find_precisions(tmp_path / "old") == find_precisions(tmp_path / "none") == frozenset()
     document = sample_document(lambda spec: spec.update(precision="bf16"))
-    found = Surroundings(has_path=lambda _: False, in_cluster=False, precisions=frozenset({"bf16"}))
+    found = SmallJobTarget(has_path=lambda _: False, in_cluster=False, precisions=frozenset({"bf16"}))
     assert parse_job(shrink(document, parse_job(document), found).document).spec.precision == "bf16"

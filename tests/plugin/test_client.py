@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bert_operator.client import ApiRefused, Client, NeverReached, NoSuchObject
+from bert_operator.client import ApiRefused, Client, NoSuchObject, Unreachable
 from bert_operator.errors import DocumentError, InputError
 from kubectl_stand_in import KubectlStandIn, changes, items, refuses, says
 from seen_jobs import job, pod, progress, record, running
@@ -106,7 +106,7 @@ def test_waiting_ends_with_a_job_or_an_error(kubectl: KubectlStandIn) -> None:
     found = Client().wait("corpus", tell=lambda job: seen.append(job.phase))
     assert found is not None
     assert (found.phase, seen) == ("Failed", ["Running", "Failed"])
-    with pytest.raises(NeverReached):
+    with pytest.raises(Unreachable):
         Client().wait("corpus", "succeeded")
 
 

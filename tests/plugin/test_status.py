@@ -12,7 +12,7 @@ import yaml
 import seen_jobs
 from bert_operator.plugin.job import Job, losses, read_pods, read_records, read_timed_records
 from bert_operator.plugin.terminal import Ink
-from bert_operator.plugin.views.status_view import Seen, show_status
+from bert_operator.plugin.views.status_view import StatusData, show_status
 from bert_operator.plugin.views.time_spent import TimeSpent, time_in_phases, time_of_attempt, time_of_stage
 from bert_operator.timestamps import render_time
 from kubectl_stand_in import KubectlStandIn, items, refuses, says
@@ -132,7 +132,7 @@ def test_all_attempts_are_told_by_the_phases_of_the_status() -> None:
 def shown(document: dict[str, Any], *pods: dict[str, Any], log: tuple[str, ...] = (), **how: Any) -> str:
     what = Job(document)
     curve = losses(read_records(log, what), what.status.get("stage"))
-    seen = Seen(job=what, pods=read_pods(pods), losses=curve, spent=how.pop("spent", None), now_s=NOW_S)
+    seen = StatusData(job=what, pods=read_pods(pods), losses=curve, spent=how.pop("spent", None), now_s=NOW_S)
     return "\n".join(show_status(seen, how.pop("ink", Ink()), **how)) + "\n"
 
 
@@ -377,7 +377,7 @@ def test_what_a_failure_has_to_say_keeps_its_lines() -> None:
 def test_a_further_run_of_an_attempt_is_told_beside_its_number(runs: dict[str, int], head: str) -> None:
     document = running()
     document["status"] |= runs
-    screen = show_status(Seen(job=Job(document), now_s=NOW_S), Ink())
+    screen = show_status(StatusData(job=Job(document), now_s=NOW_S), Ink())
     assert head in screen[0]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bert_operator.plugin.job import Job
-from bert_operator.plugin.surroundings import is_about
+from bert_operator.plugin.related_objects import is_about
 from bert_operator.plugin.terminal import Ink
 from bert_operator.plugin.views.tree_view import show_tree
 from kubectl_stand_in import KubectlStandIn, items, refuses, says

@@ -16,8 +16,8 @@ from bert_operator.api.crd import render_crd
 from bert_operator.api.parsing.validation import advise, parse_job, parse_started_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.optimizers import MAX_ADAMW_BATCH, PUBLISHED
-from bert_operator.api.small_job import Surroundings, shrink
-from bert_operator.local.command import keep_begun_optimizer
+from bert_operator.api.small_job import SmallJobTarget, shrink
+from bert_operator.local.command import keep_started_optimizer
 from bert_operator.render.frozen import Frozen, freeze, render_config_map, thaw
 from bert_operator.render.run_config import render_run_config
 from examples import list_examples, read_example
@@ -82,7 +82,7 @@ def test_settings_without_a_name_leave_it_open() -> None:
 def test_a_job_without_pretraining_keeps_the_document_that_it_has_always_had() -> None:
     assert named(parse_job(read_example("15-squad"))) == "lamb"
     document = read_example("15-squad")
-    small = shrink(document, parse_job(document), Surroundings(has_path=lambda _: True, in_cluster=False))
+    small = shrink(document, parse_job(document), SmallJobTarget(has_path=lambda _: True, in_cluster=False))
     assert "optimizer" not in small.document["spec"]
 
 
@@ -141,7 +141,7 @@ def test_small_keeps_the_optimizer_of_the_whole_job(
     change: Callable[[Document], object], chosen: str, in_cluster: bool
 ) -> None:
     document = sample_document(change)
-    here = Surroundings(has_path=lambda _: False, in_cluster=in_cluster)
+    here = SmallJobTarget(has_path=lambda _: False, in_cluster=in_cluster)
     small = shrink(document, parse_job(document), here)
     job = parse_job(small.document)
     assert named(job) == named(parse_job(document)) == chosen
@@ -170,7 +170,7 @@ def test_a_run_on_this_machine_goes_on_with_the_optimizer_that_it_began_with(
     if text is not None:
         (tmp_path / "run-config.json").write_text(text)
     job = sample_job(both(with_batches(64, name=name), put("output", "ifExists", value=if_exists)))
-    assert named(keep_begun_optimizer(job, tmp_path)) == kept
+    assert named(keep_started_optimizer(job, tmp_path)) == kept
 
 
 def remarks(batch: int, rate: float, name: str | None = None, model: Document | None = None) -> list[str]:

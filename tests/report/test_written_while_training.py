@@ -15,7 +15,7 @@ from bert_trainer.errors import TrainerError
 from bert_trainer.output.filled_masks import FilledMask
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.output.run_facts import load_run
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training import evaluate_stage, run_writer
 from bert_trainer.training.run_writer import Rank0Writer
 from bert_trainer.training.session import Session
@@ -74,7 +74,7 @@ def test_records_too_long_to_wait_for_leave_the_page_to_the_command(
 
 
 def test_a_failure_is_told_with_its_reason(config: RunConfig) -> None:
-    session = Session.open(config, Alone(), attempt=1)
+    session = Session.open(config, SingleRank(), attempt=1)
     session.writer.fail(TrainerError("the disk is full <b>"))
     session.close()
     page = (Path(config.output_folder) / "report.html").read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import FencedError, InputError
-from bert_trainer.output.run_folder import RunFolder, give_up_unused
+from bert_trainer.output.run_folder import RunFolder, release_unused_claim
 from tiny_finetune import finetune_stage
 from tiny_run import pretrain_stage, run_config
 
@@ -299,7 +299,7 @@ def test_a_run_that_was_refused_before_it_saved_anything_leaves_the_folder_to_th
     (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": false}')
     (tmp_path / "finetune/start").mkdir(parents=True)
     (tmp_path / "finetune/start/start.json").touch()
-    give_up_unused(wrong, attempt=1)
+    release_unused_claim(wrong, attempt=1)
     assert entries(tmp_path) == ["data/vocab.txt"]
     assert not (tmp_path / "finetune").exists()
     # Other settings, under another uid: neither an earlier run nor its settings are in the way.
@@ -323,10 +323,10 @@ def test_a_folder_with_results_or_of_somebody_else_stays_claimed(
     (tmp_path / saved).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / saved).touch()
     before = entries(tmp_path)
-    give_up_unused(config(tmp_path, uid=uid), attempt=attempt)
+    release_unused_claim(config(tmp_path, uid=uid), attempt=attempt)
     assert entries(tmp_path) == before
 
 
 def test_without_a_claim_there_is_nothing_to_give_up(tmp_path: Path) -> None:
-    give_up_unused(config(tmp_path / "nowhere"), attempt=1)
+    release_unused_claim(config(tmp_path / "nowhere"), attempt=1)
     assert not (tmp_path / "nowhere").exists()

@@ -59,7 +59,7 @@ def test_two_partial_files_of_one_file_share_no_name(tmp_path: Path) -> None:
 def test_a_partial_file_is_made_anew_even_where_its_name_is_guessed(
     tmp_path: Path, prey: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(atomic_files, "unguessable", lambda: "0123456789abcdef")
+    monkeypatch.setattr(atomic_files, "random_suffix", lambda: "0123456789abcdef")
     (tmp_path / ".report.json.0123456789abcdef.partial").symlink_to(prey)
     with pytest.raises(InputError, match=r"report\.json: cannot be written"):
         write_atomically(tmp_path / "report.json", b"{}")

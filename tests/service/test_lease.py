@@ -18,7 +18,7 @@ from bert_operator.cluster.permit import Permit
 from bert_operator.errors import OperatorError
 from patience import PATIENCE_S
 
-FAST = Times(duration_s=1, permit_s=0.7, renew_every_s=0.2, retry_s=0.05, request_s=0.25, look_every_s=0.1)
+FAST = Times(duration_s=1, renew_deadline_s=0.7, renew_every_s=0.2, retry_s=0.05, request_s=0.25, poll_every_s=0.1)
 COLLECTION, PATH = path_of("Lease", "system"), path_of("Lease", "system", "bert-operator")
 
 

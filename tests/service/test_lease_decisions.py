@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bert_operator.cluster.lease import Record, Sight, Times, free_from_s, render_spec, see
+from bert_operator.cluster.lease import LeaseView, Record, Times, available_at_s, observe_lease, render_spec
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 ME, OTHER = "pod-a_1", "pod-b_2"
@@ -22,37 +22,37 @@ def lease(holder: str = OTHER, renewed: str = "t1", version: str = "7", **spec: 
 
 
 def test_a_lease_that_nobody_has_is_free_at_once() -> None:
-    assert free_from_s(see(None, None, 100.0), ME) == -math.inf
-    assert free_from_s(see(None, lease(""), 100.0), ME) == -math.inf
-    assert free_from_s(see(None, {"metadata": {"resourceVersion": "1"}}, 100.0), ME) == -math.inf
+    assert available_at_s(observe_lease(None, None, 100.0), ME) == -math.inf
+    assert available_at_s(observe_lease(None, lease(""), 100.0), ME) == -math.inf
+    assert available_at_s(observe_lease(None, {"metadata": {"resourceVersion": "1"}}, 100.0), ME) == -math.inf
 
 
 def test_one_that_another_has_is_free_when_its_duration_has_passed_since_it_was_first_seen() -> None:
-    assert free_from_s(see(None, lease(), 100.0), ME) == 110.0
-    assert free_from_s(see(None, lease(leaseDurationSeconds=60), 100.0), ME) == 160.0
+    assert available_at_s(observe_lease(None, lease(), 100.0), ME) == 110.0
+    assert available_at_s(observe_lease(None, lease(leaseDurationSeconds=60), 100.0), ME) == 160.0
 
 
 @pytest.mark.parametrize("renewed", ["1970-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"])
 def test_its_times_are_compared_with_no_clock(renewed: str) -> None:
-    assert free_from_s(see(None, lease(renewed=renewed), 100.0), ME) == 110.0
+    assert available_at_s(observe_lease(None, lease(renewed=renewed), 100.0), ME) == 110.0
 
 
 def test_every_renewal_counts_from_when_it_was_seen_and_anything_else_does_not_count() -> None:
-    first = see(None, lease(), 100.0)
-    labelled = see(first, lease(version="8"), 105.0)
+    first = observe_lease(None, lease(), 100.0)
+    labelled = observe_lease(first, lease(version="8"), 105.0)
     assert labelled == first._replace(version="8")
-    renewed = see(labelled, lease(renewed="t2", version="9"), 106.0)
-    assert free_from_s(renewed, ME) == 116.0
-    assert free_from_s(see(renewed, lease("another", renewed="t2"), 107.0), ME) == 117.0
+    renewed = observe_lease(labelled, lease(renewed="t2", version="9"), 106.0)
+    assert available_at_s(renewed, ME) == 116.0
+    assert available_at_s(observe_lease(renewed, lease("another", renewed="t2"), 107.0), ME) == 117.0
 
 
 def test_who_deletes_a_lease_does_not_end_the_time_of_its_holder() -> None:
-    gone = see(see(None, lease(), 100.0), None, 103.0)
-    assert (gone.version, free_from_s(gone, ME)) == ("", 110.0)
+    gone = observe_lease(observe_lease(None, lease(), 100.0), None, 103.0)
+    assert (gone.version, available_at_s(gone, ME)) == ("", 110.0)
 
 
 def test_one_s_own_is_free_to_oneself_as_after_an_answer_that_was_lost() -> None:
-    assert free_from_s(see(None, lease(ME), 100.0), ME) == -math.inf
+    assert available_at_s(observe_lease(None, lease(ME), 100.0), ME) == -math.inf
 
 
 def test_a_new_holder_begins_anew_and_a_renewal_keeps_what_was() -> None:
@@ -70,8 +70,8 @@ def test_a_new_holder_begins_anew_and_a_renewal_keeps_what_was() -> None:
 
 def test_the_times_leave_room_for_what_they_have_to() -> None:
     times = Times()
-    assert times.renew_every_s + 2 * times.request_s <= times.permit_s, "two tries of a renewal that is due"
-    assert times.permit_s + times.request_s < times.duration_s, "a write that is on its way"
+    assert times.renew_every_s + 2 * times.request_s <= times.renew_deadline_s, "two tries of a renewal that is due"
+    assert times.renew_deadline_s + times.request_s < times.duration_s, "a write that is on its way"
     # Seen late, waited for, looked at late, and two requests: the pauses get up to a fifth longer.
-    assert 2 * 1.2 * times.look_every_s + times.duration_s + 2 * 0.5 < 15
-    assert Sight(Record(), "", 0.0).record.holder == ""
+    assert 2 * 1.2 * times.poll_every_s + times.duration_s + 2 * 0.5 < 15
+    assert LeaseView(Record(), "", 0.0).record.holder == ""

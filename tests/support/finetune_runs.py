@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.parallel.world import Alone, World
+from bert_trainer.parallel.world import SingleRank, World
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session
 from threaded_world import run_threads
@@ -48,7 +48,7 @@ def run(document: Document, *, ranks: int = 1, stop_after: int | None = None, at
     # A third of what such a run costs; runs by ``in_process.train`` draw it.
     with mock.patch("bert_trainer.output.report.plot_loss"):
         if ranks == 1:
-            act(Alone())
+            act(SingleRank())
         else:
             run_threads(ranks, act)
 

@@ -10,14 +10,14 @@ import torch
 
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session
 
 
 def train(config: RunConfig) -> Session:
     """Run every stage and return the session, closed, with the trained model in it."""
-    session = Session.open(config, Alone(), attempt=1)
+    session = Session.open(config, SingleRank(), attempt=1)
     run_to_end(session)
     return session
 

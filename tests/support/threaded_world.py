@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bert_trainer.parallel.row_balancing import rank_slice
-from bert_trainer.parallel.world import Alone, Done, Pending
+from bert_trainer.parallel.world import Done, Pending, SingleRank
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class _Exchange:
         return gathered
 
 
-class ThreadedWorld(Alone):
+class ThreadedWorld(SingleRank):
     """One rank of a world of threads."""
 
     def __init__(self, rank: int, size: int, exchange: _Exchange) -> None:

@@ -11,7 +11,7 @@ import torch
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
 from random_rows import random_samples
 from tiny_run import VOCABULARY_SIZE, run_config, run_document
@@ -28,7 +28,7 @@ def start_from(path: Path, **rest: object) -> dict[str, Any]:
 
 def open_session(folder: Path, dataset: Path, options: dict[str, Any]) -> Session:
     """Set a run up without training it."""
-    session = Session.open(run_config(folder, dataset, **options), Alone(), attempt=1)
+    session = Session.open(run_config(folder, dataset, **options), SingleRank(), attempt=1)
     session.close()
     return session
 

@@ -16,7 +16,7 @@ from bert_trainer.config.run_config import RunConfig
 from bert_trainer.dataset.shards import read_header, read_shard, write_shard
 from bert_trainer.dataset.shards.dataset_info import BuildSettings, DatasetInfo, LengthInfo
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session
 from relayout import relayout
@@ -64,7 +64,7 @@ def train(
     stages: list[dict[str, Any]] | None = None,
 ) -> None:
     config = make_config(folder, dataset, skip=skip, stages=stages)
-    run_stages(Session.open(config, Alone(), attempt=attempt), stop or AtStep())
+    run_stages(Session.open(config, SingleRank(), attempt=attempt), stop or AtStep())
 
 
 def train_two_steps(folder: Path, dataset: Path, **options: Any) -> None:

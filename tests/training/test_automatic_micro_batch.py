@@ -21,7 +21,7 @@ from bert_trainer.config.stages import PretrainStage
 from bert_trainer.errors import InputError, OutOfDeviceMemory
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.system.available_memory import available_bytes, container_bytes, total_bytes
 from bert_trainer.training import micro_batch_size, micro_batch_trials
 from bert_trainer.training.device import Compute
@@ -98,7 +98,7 @@ def test_a_resumed_run_keeps_the_size_whatever_would_be_measured_now(tmp_path: P
     odd = next(size for size in (2, 4, 8) if size != entry["phase1"]["size"])
     entry["phase1"]["size"] = odd
     record.write_text(json.dumps(entry))
-    session = Session.open(config, Alone(), attempt=2)
+    session = Session.open(config, SingleRank(), attempt=2)
     sizes = choose_sizes(session)
     session.close()
     assert sizes == {0: odd}
@@ -124,7 +124,7 @@ def test_other_circumstances_are_measured_again_and_said(tmp_path: Path, dataset
     record.write_text(json.dumps({"phase1": {"size": 3, "key": "other hardware"}}))
     (tmp_path / micro_batch_size.CACHE_FILE).write_text("{ broken")
     config = parse_run_config(document(tmp_path, dataset))
-    session = Session.open(config, Alone(), attempt=2)
+    session = Session.open(config, SingleRank(), attempt=2)
     choose_sizes(session)
     session.close()
     last = found(tmp_path)[-1]
@@ -147,7 +147,7 @@ def test_every_rank_takes_the_size_of_the_first(tmp_path: Path, dataset: Path) -
 
 
 def open_session(folder: Path, dataset: Path, **changes: Any) -> Session:
-    return Session.open(parse_run_config(document(folder, dataset, **changes)), Alone(), attempt=1)
+    return Session.open(parse_run_config(document(folder, dataset, **changes)), SingleRank(), attempt=1)
 
 
 def try_sizes(session: Session, **settings: Any) -> micro_batch_trials.Trial:

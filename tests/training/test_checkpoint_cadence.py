@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from bert_trainer.errors import InputError, Stopped
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session
 from in_process import losses, train
@@ -71,7 +71,7 @@ def test_multiples_of_samples_are_counted_in_each_stage_anew(tmp_path: Path, dat
 
 def test_a_graceful_stop_writes_one_all_the_same(tmp_path: Path, dataset: Path) -> None:
     policy = {"every_steps": 1, "periodic": False, "min_samples_to_start": 1000}
-    session = Session.open(run_config(tmp_path, dataset, checkpoint=policy), Alone(), attempt=1)
+    session = Session.open(run_config(tmp_path, dataset, checkpoint=policy), SingleRank(), attempt=1)
     asked: Any = SimpleNamespace(received=True, listen=lambda: None)
     with pytest.raises(Stopped):
         run_stages(session, asked)
@@ -88,7 +88,7 @@ def test_a_lower_keep_takes_effect_before_anything_is_written(tmp_path: Path, da
     settings: dict[str, Any] = {"stages": [stage(steps=5)]}
     train(run_config(tmp_path, dataset, **settings, checkpoint={"every_steps": 1, "keep": 9}))
     shutil.rmtree(tmp_path / "checkpoints" / "phase1-00000005")
-    Session.open(run_config(tmp_path, dataset, **settings, checkpoint={"keep": 1}), Alone(), attempt=2).close()
+    Session.open(run_config(tmp_path, dataset, **settings, checkpoint={"keep": 1}), SingleRank(), attempt=2).close()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["phase1-00000004"]
 
 

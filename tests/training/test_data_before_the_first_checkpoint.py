@@ -29,7 +29,7 @@ from bert_trainer.errors import (
     StorageFailed,
 )
 from bert_trainer.output.run_folder import RunFolder
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.run_data import open_data
 from bert_trainer.training.shard_record import SHARDS_FILE
 from relayout import relayout
@@ -204,7 +204,7 @@ def test_an_attempt_that_has_lost_the_folder_records_no_data(tmp_path: Path, dat
     late = RunFolder.claim(config, attempt=1)
     RunFolder.claim(config, attempt=2)
     with pytest.raises(FencedError):
-        open_data(late, Alone())
+        open_data(late, SingleRank())
     assert not (tmp_path / "out" / SHARDS_FILE).exists()
 
 

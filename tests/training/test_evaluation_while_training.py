@@ -23,9 +23,9 @@ from bert_trainer.config.checks import parse_run_config
 from bert_trainer.config.stages import Evaluation
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
-from bert_trainer.training.stage_evaluation import EvaluationTimes, accuracies_by_step, format_against_target
+from bert_trainer.training.stage_evaluation import EvaluationSchedule, accuracies_by_step, format_against_target
 from in_process import progress_records, run_to_end, train
 from tiny_run import (
     PREDICTIONS,
@@ -98,7 +98,7 @@ def assert_bit_identical(one: Path, other: Path, name: str) -> None:
 
 
 def due(total_steps: int, *, at_end: bool = False, **fields: Any) -> list[int]:
-    times = EvaluationTimes(Evaluation(**evaluation(**fields)), 11, SAMPLES, total_steps, at_end)
+    times = EvaluationSchedule(Evaluation(**evaluation(**fields)), 11, SAMPLES, total_steps, at_end)
     steps = [step for step in range(1, total_steps + 1) if times.is_due(step)]
     assert [times.num_left(step) for step in (0, total_steps)] == [len(steps), 0]
     return steps
@@ -213,7 +213,7 @@ def test_a_resumed_run_reports_each_evaluation_once(
     last = next(at for at, line in enumerate(lines) if '"evaluated"' in line and '"step": 6' in line)
     (folder / "metrics.jsonl").write_text("".join(lines[: last + 1]) + lines[last][:40])
     session = Session.open(
-        parse_run_config(two_phases(folder, dataset, evaluation=evaluation(every_steps=2))), Alone(), attempt=2
+        parse_run_config(two_phases(folder, dataset, evaluation=evaluation(every_steps=2))), SingleRank(), attempt=2
     )
     run_to_end(session)
     assert accuracies(folder) == accuracies(evaluated_run)
@@ -231,7 +231,7 @@ def test_evaluate_stages_of_a_resumed_run_are_reported_once_as_well(tmp_path: Pa
     shutil.rmtree(tmp_path / "checkpoints" / "phase2-00000002")
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write("5\n[]\n")
-    run_to_end(Session.open(config, Alone(), attempt=2))
+    run_to_end(Session.open(config, SingleRank(), attempt=2))
     assert evaluated(tmp_path) == once
 
 
@@ -301,7 +301,7 @@ def test_a_target_that_was_met_stays_met(tmp_path: Path, dataset: Path, newest: 
     train(config)
     once, first = evaluated(tmp_path), load_file(tmp_path / "checkpoints" / "phase2-00000004" / "model.safetensors")
     forget_after(tmp_path, newest)
-    run_to_end(Session.open(config, Alone(), attempt=2))
+    run_to_end(Session.open(config, SingleRank(), attempt=2))
     assert evaluated(tmp_path) == once
     again = load_file(tmp_path / "checkpoints" / "phase2-00000004" / "model.safetensors")
     assert all(torch.equal(first[key], again[key]) for key in first)
@@ -380,7 +380,7 @@ def test_shards_to_measure_on_that_are_not_there_are_refused_before_the_first_st
 ) -> None:
     config = run_config(tmp_path / "out", dataset, stages=[phase(evaluation=evaluation(every_steps=2, shards="gone"))])
     with pytest.raises(InputError, match="gone: no such folder of shards"):
-        Session.open(config, Alone(), attempt=1)
+        Session.open(config, SingleRank(), attempt=1)
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_a_stage_s_checkpoint_settings_may_change_between_attempts(tmp_path: Pat
         "min_samples_to_start": 0,
         "periodic": True,
     }
-    Session.open(run_config(tmp_path, dataset, stages=[phase(checkpoint=other)]), Alone(), attempt=2).close()
+    Session.open(run_config(tmp_path, dataset, stages=[phase(checkpoint=other)]), SingleRank(), attempt=2).close()
     changed = run_config(tmp_path, dataset, stages=[phase(checkpoint=other, evaluation=evaluation(every_steps=2))])
     with pytest.raises(InputError, match=r"stages\.0\.evaluation"):
-        Session.open(changed, Alone(), attempt=3)
+        Session.open(changed, SingleRank(), attempt=3)

@@ -20,7 +20,7 @@ from bert_trainer.errors import EXIT_INFRASTRUCTURE, FencedError, Stopped
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.output.run_facts import load_run
 from bert_trainer.output.run_folder import RunFolder
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.run_writer import Rank0Writer
 from bert_trainer.training.session import Session
@@ -39,7 +39,7 @@ def config(folder: Path, dataset: Path, every_steps: int = 2, **logging: Any) ->
 
 
 def train(folder: Path, dataset: Path, attempt: int, stop: AtStep) -> None:
-    run_stages(Session.open(config(folder, dataset), Alone(), attempt=attempt), stop)  # type: ignore[arg-type]
+    run_stages(Session.open(config(folder, dataset), SingleRank(), attempt=attempt), stop)  # type: ignore[arg-type]
 
 
 def test_an_attempt_that_comes_back_loses_at_its_next_commit(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_run_that_was_suspended_and_goes_on_late_commits_and_deletes_nothing(
     """The second run of the attempt claims at a step of the first: in the middle, or before the last one."""
     dataset, folder = write_dataset(tmp_path / "dataset"), tmp_path / "out"
     wanted = config(folder, dataset, every_steps, sample_ledger=True)
-    session = Session.open(wanted, Alone(), attempt=1)
+    session = Session.open(wanted, SingleRank(), attempt=1)
     after_claim: dict[str, bytes] = {}
 
     def begin_again() -> None:
@@ -96,7 +96,7 @@ def test_a_run_that_was_suspended_and_goes_on_late_commits_and_deletes_nothing(
 def test_nothing_that_a_late_run_does_outside_of_its_steps_changes_the_folder(tmp_path: Path) -> None:
     dataset, folder = write_dataset(tmp_path / "dataset"), tmp_path / "out"
     train(folder, dataset, 1, AtStep())
-    session = Session.open(config(folder, dataset), Alone(), attempt=1)
+    session = Session.open(config(folder, dataset), SingleRank(), attempt=1)
     writer = session.writer
     assert isinstance(writer, Rank0Writer)
     assert writer.folder.attempt_run == 2
@@ -118,7 +118,7 @@ def test_nothing_that_a_late_run_does_outside_of_its_steps_changes_the_folder(tm
 def test_runs_of_one_attempt_are_told_apart_in_records_and_report(tmp_path: Path) -> None:
     dataset, folder = write_dataset(tmp_path / "dataset"), tmp_path / "out"
     wanted = config(folder, dataset)
-    session = Session.open(wanted, Alone(), attempt=1)
+    session = Session.open(wanted, SingleRank(), attempt=1)
     with pytest.raises(Stopped):
         run_stages(session, StopAt(6))  # type: ignore[arg-type]
     train(folder, dataset, 1, AtStep())

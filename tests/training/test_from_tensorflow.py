@@ -17,7 +17,7 @@ from bert_trainer.checkpoints.tensorflow_bundle import open_bundle, write_bundle
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
 from in_process import train
 from tiny_run import pretrain_stage, run_config, write_dataset
@@ -48,7 +48,7 @@ def checkpoint(tmp_path: Path, dataset: Path, first_run: Session) -> Path:
 def open_session(folder: Path, dataset: Path, path: Path) -> Session:
     """Set a run up that starts from a checkpoint, without training it."""
     options = {"initial_checkpoint": {"path": str(path), "format": "tensorflow"}}
-    session = Session.open(run_config(folder, dataset, **options), Alone(), attempt=1)
+    session = Session.open(run_config(folder, dataset, **options), SingleRank(), attempt=1)
     session.close()
     return session
 

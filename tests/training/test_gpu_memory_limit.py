@@ -10,7 +10,7 @@ import torch
 
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.errors import InputError
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.device import choose_device, memory_fraction
 from tiny_run import run_config, run_document
 
@@ -42,20 +42,20 @@ def test_without_a_gpu_one_line_says_that_it_has_no_effect(
 ) -> None:
     config = run_config(tmp_path, tmp_path, gpu_memory_limit_gib=4)
     with caplog.at_level(logging.WARNING):
-        assert choose_device(config, Alone(rank=rank, size=2)) == torch.device("cpu")
+        assert choose_device(config, SingleRank(rank=rank, size=2)) == torch.device("cpu")
     assert caplog.text.count("gpu_memory_limit_gib has no effect") == lines
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="requires a CUDA device")
 def test_on_a_gpu_the_allocator_keeps_to_it(tmp_path: Path) -> None:
     config = run_config(tmp_path, tmp_path, device="cuda", gpu_memory_limit_gib=0.25)
-    device = choose_device(config, Alone())
+    device = choose_device(config, SingleRank())
     try:
         torch.empty(2**27, dtype=torch.uint8, device=device)
         with pytest.raises(torch.cuda.OutOfMemoryError):
             torch.empty(2**29, dtype=torch.uint8, device=device)
         too_much = run_config(tmp_path, tmp_path, device="cuda", gpu_memory_limit_gib=1e6)
         with pytest.raises(InputError, match="gpu_memory_limit_gib: got 1e"):
-            choose_device(too_much, Alone())
+            choose_device(too_much, SingleRank())
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bert_trainer.errors import DeviceUnusable
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.device import check_device_count, choose_device
 from tiny_run import run_config
 
@@ -27,7 +27,7 @@ def test_fewer_devices_than_ranks_are_refused_before_the_first_step() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="requires a machine without a CUDA device")
 def test_processors_do_not_stand_in_for_gpus(tmp_path: Path) -> None:
-    world = Alone(size=16, num_hosts=2)
+    world = SingleRank(size=16, num_hosts=2)
     with pytest.raises(DeviceUnusable, match="PyTorch finds no GPU"):
         choose_device(run_config(tmp_path, tmp_path, device="cuda"), world)
     assert choose_device(run_config(tmp_path, tmp_path), world) == torch.device("cpu")

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from bert_trainer.__main__ import main
 from bert_trainer.errors import InputError
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
 from in_process import train
 from initial_weights import DISTILBERT, MASKED_WORDS, MODEL, loss, open_session, start_from, told
@@ -215,7 +215,7 @@ def test_a_checkpoint_of_another_vocabulary_is_refused_although_its_padded_table
     (other / "vocab.txt").write_text("\n".join([*tokens, "more"][:words]))
     config = run_config(tmp_path / "run", other, stages=[{"kind": "export"}], **start_from(written))
     with pytest.raises(InputError, match=f"got 61 vocabulary entries in 64 rows; allowed: {words}"):
-        Session.open(config, Alone(), attempt=1)
+        Session.open(config, SingleRank(), attempt=1)
 
 
 def test_where_nothing_is_the_error_says_what_may_be_there(tmp_path: Path, dataset: Path, written: Path) -> None:

@@ -17,7 +17,7 @@ from bert_trainer.__main__ import main
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import InputError
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
 from in_process import run_to_end, train
 from tiny_run import VOCABULARY_SIZE, pretrain_stage, run_config, run_document, write_dataset
@@ -58,7 +58,7 @@ def test_a_resumed_run_does_not_notice_that_the_file_has_changed(tmp_path: Path,
     config = from_file(tmp_path / "run", dataset)
     first = train(config)
     from_file(tmp_path / "run", dataset, layers=1)
-    again = Session.open(config, Alone(), attempt=2)
+    again = Session.open(config, SingleRank(), attempt=2)
     run_to_end(again)
     assert again.resumed_from is not None
     assert torch.equal(again.learner.parameters.values, first.learner.parameters.values)
@@ -68,7 +68,7 @@ def test_a_vocabulary_of_another_size_is_refused_with_the_file_that_names_it(tmp
     config = from_file(tmp_path / "run", dataset, words=62)
     words = r"has 61 entries, model.vocab_size of .*bert_config.json says 62(.|\n)*or a file with vocab_size 61"
     with pytest.raises(InputError, match=words):
-        Session.open(config, Alone(), attempt=1)
+        Session.open(config, SingleRank(), attempt=1)
 
 
 def test_a_check_reads_the_file(tmp_path: Path, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:

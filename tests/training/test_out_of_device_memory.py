@@ -19,7 +19,7 @@ from bert_operator.state.observed import Child, Observed, read_outcome
 from bert_operator.state.plan import plan
 from bert_trainer.errors import InputError, OutOfDeviceMemory
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.training.out_of_memory import first_sentences, propose
+from bert_trainer.training.out_of_memory import first_sentences, suggest_less_memory
 from sample_job import sample_job
 from tiny_run import pretrain_stage, run_config, write_dataset
 
@@ -98,13 +98,13 @@ def test_setting_up_may_already_be_too_much(tmp_path: Path, record: Path, monkey
 
 def test_what_is_done_already_is_not_proposed() -> None:
     small = run_config(Path("out"), Path("data"), activation_checkpointing=True, precision="bf16")
-    hint = propose(small, micro_batch_size=1)
+    hint = suggest_less_memory(small, micro_batch_size=1)
     assert "a smaller microBatchSize" not in hint
     assert "activationCheckpointing: true" not in hint
     assert "precision: bf16 instead" not in hint
     assert "a GPU with more memory" in hint
     limited = run_config(Path("out"), Path("data"), gpu_memory_limit_gib=20)
-    assert "a higher gpuMemoryLimitGiB than 20" in propose(limited, micro_batch_size=4)
+    assert "a higher gpuMemoryLimitGiB than 20" in suggest_less_memory(limited, micro_batch_size=4)
 
 
 def test_the_start_of_the_message_is_kept() -> None:

@@ -179,7 +179,7 @@ def test_a_graceful_stop_and_the_clock_write_whole_checkpoints(
     with pytest.raises((Stopped, PeerFailed)):  # whichever rank is heard first
         train(document(tmp_path / "stopped", dataset, ranks=2, partitioning="zero1"), stopped=True)
     assert len(state(tmp_path / "stopped", "phase1-00000000")) > 0
-    monkeypatch.setattr("bert_trainer.training.save_times.SaveTimes.interval_is_over", lambda _: True)
+    monkeypatch.setattr("bert_trainer.training.checkpoint_schedule.CheckpointSchedule.interval_is_over", lambda _: True)
     by_clock = document(
         tmp_path / "clock", dataset, ranks=2, partitioning="zero1", checkpoint={"every_seconds": 60, "keep": 9}
     )

@@ -16,7 +16,7 @@ import torch
 from bert_trainer.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import TrainerError
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
 from in_process import losses, progress_records, run_to_end, train
 from tiny_run import pretrain_stage, run_config, write_dataset
@@ -84,7 +84,7 @@ def same(one: Checkpoint, other: Checkpoint) -> bool:
 
 def test_an_overflow_changes_neither_weights_nor_moments_nor_the_schedule(tmp_path: Path, dataset: Path) -> None:
     config = configuration(tmp_path, dataset, "fp16", steps=24, checkpoint={"every_steps": 1, "keep": 24})
-    session = Session.open(config, Alone(), attempt=1)
+    session = Session.open(config, SingleRank(), attempt=1)
     session.learner.scaler.scale = 2.0**25  # an absurd scale: gradients leave fp16's range, which ends at 65,504
     run_to_end(session)
 
@@ -115,7 +115,7 @@ def test_a_run_that_overflowed_learns_as_if_the_scale_had_been_right(tmp_path: P
     found = []
     for scale in (2.0**12, 2.0**14):
         config = configuration(tmp_path / str(scale), dataset, "fp16", steps=10)
-        session = Session.open(config, Alone(), attempt=1)
+        session = Session.open(config, SingleRank(), attempt=1)
         session.learner.scaler.scale = scale
         run_to_end(session)
         found.append(losses(tmp_path / str(scale)))
@@ -125,7 +125,7 @@ def test_a_run_that_overflowed_learns_as_if_the_scale_had_been_right(tmp_path: P
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_model_that_has_blown_up_ends_the_run_with_a_hint(tmp_path: Path, dataset: Path, precision: str) -> None:
     config = configuration(tmp_path, dataset, precision, steps=40)
-    session = Session.open(config, Alone(), attempt=1)
+    session = Session.open(config, SingleRank(), attempt=1)
     with torch.no_grad():
         session.learner.model.mlm_transform.bias[0] = float("nan")
     with pytest.raises(TrainerError, match="not finite") as raised:

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, DataUnreadable, InputError, StorageFailed, TrainerError
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training import preflight
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset
@@ -77,7 +77,7 @@ def test_ranks_whose_processors_lack_what_the_others_have_are_named(monkeypatch:
 
     def look(world: ThreadedWorld, slow: set[int], precision: str) -> list[preflight.Finding]:
         flags.own = frozenset({"avx2"} if world.rank in slow else {"avx2", "amx_bf16"})
-        return list(preflight.look_at_hosts(world, precision).findings(0))
+        return list(preflight.compare_hosts(world, precision).findings(0))
 
     for slow, precision, named in (({1, 2}, "bf16", "ranks 1, 2 lack"), ({0, 1, 2}, "bf16", None), ({1}, "fp32", None)):
         found = run_threads(3, partial(look, slow=slow, precision=precision))
@@ -105,10 +105,12 @@ def test_findings_stand_in_the_event_by_name_and_in_words(monkeypatch: pytest.Mo
     writer.event.side_effect = lambda event, **fields: told.update(fields)
     hosts = preflight.Hosts([64e9], [3e9], [], "fp32")
     monkeypatch.setattr(preflight, "checkpoint_bytes", lambda learner: 4 * 10**9)
-    monkeypatch.setattr(preflight, "look_at_hosts", lambda world, precision: hosts)
+    monkeypatch.setattr(preflight, "compare_hosts", lambda world, precision: hosts)
     monkeypatch.setattr(preflight, "measure", lambda world, device: preflight.Preflight(1e-3, 1e9, 60.0))
     data = MagicMock(training={}, evaluation={})
-    preflight.check_before_training(MagicMock(), data, MagicMock(), torch.device("cpu"), Alone(), writer, first_stage=0)
+    preflight.check_before_training(
+        MagicMock(), data, MagicMock(), torch.device("cpu"), SingleRank(), writer, first_stage=0
+    )
     assert told["findings"] == "LittleMemory,ClockSkew"
     assert "rank 0 has 3.0 GB of memory left" in str(told["message"])
     assert "; the clocks of these hosts differ" in str(told["message"])
@@ -189,7 +191,7 @@ def test_a_rank_that_sees_other_shards_is_named_on_all(
 
 
 def test_a_single_rank_measures_no_network() -> None:
-    assert preflight.measure(Alone(), torch.device("cpu")) is None
+    assert preflight.measure(SingleRank(), torch.device("cpu")) is None
 
 
 @pytest.mark.horovod

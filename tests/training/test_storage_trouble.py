@@ -21,7 +21,7 @@ from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.output.run_folder import RunFolder
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.pod.exit_codes import Evidence, build_record, decide_exit_code
 from bert_trainer.pod.launcher_log import LauncherLog
 from bert_trainer.pod.rank_output import Line
@@ -51,7 +51,7 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(config: RunConfig, attempt: int = 1, *, stop: Any = None) -> None:
-    run_stages(Session.open(config, Alone(), attempt=attempt), stop or AtStep())
+    run_stages(Session.open(config, SingleRank(), attempt=attempt), stop or AtStep())
 
 
 def last_event(lines: str) -> str:

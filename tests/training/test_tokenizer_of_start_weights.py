@@ -16,7 +16,7 @@ from bert_trainer.dataset.shards.dataset_info import DATASET_FILE
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
 from in_process import train
 from shard_runs import describe_build
@@ -48,7 +48,7 @@ def test_pretraining_on_prepared_text_goes_on_with_a_warning(
     weights = write_weights(tmp_path / "weights", dataset)
     (weights / name).write_text(content)
     config = run_config(tmp_path / "run", dataset, initial_checkpoint=start(weights))
-    session = Session.open(config, Alone(), attempt=1)
+    session = Session.open(config, SingleRank(), attempt=1)
     session.close()
     assert session.data.vocabulary == read_vocabulary(dataset / "vocab.txt")
     (warning,) = [record.message for record in caplog.records if said in record.message]
@@ -70,7 +70,7 @@ def test_a_run_that_has_trained_goes_on_as_it_began(tmp_path: Path, caplog: pyte
     for changed in ({**said, "strip_accents": False}, {**said, "tokenizer_class": "CamembertTokenizer"}):
         (weights / "tokenizer_config.json").write_text(json.dumps(changed))
         caplog.clear()
-        session = Session.open(config, Alone(), attempt=2)
+        session = Session.open(config, SingleRank(), attempt=2)
         session.close()
         assert session.data.vocabulary == read_vocabulary(dataset / "vocab.txt")
         assert [record for record in caplog.records if "which is what counts" in record.message]
@@ -81,4 +81,4 @@ def test_a_new_run_whose_text_nothing_describes_is_refused(tmp_path: Path) -> No
     weights = write_weights(tmp_path / "weights", dataset)
     (weights / ADDED[0]).write_text(ADDED[1])
     with pytest.raises(InputError, match=ADDED[2]):
-        Session.open(run_config(tmp_path / "run", dataset, initial_checkpoint=start(weights)), Alone(), attempt=1)
+        Session.open(run_config(tmp_path / "run", dataset, initial_checkpoint=start(weights)), SingleRank(), attempt=1)

@@ -32,7 +32,7 @@ from bert_trainer.errors import (
     TrainerError,
 )
 from bert_trainer.output.run_folder import RunFolder
-from bert_trainer.parallel.world import Alone, PeerFailed, World
+from bert_trainer.parallel.world import PeerFailed, SingleRank, World
 from bert_trainer.training import data_loader
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.run_data import open_data
@@ -213,7 +213,7 @@ def test_a_range_of_the_samples_that_is_evaluated_on_stays_where_it_is(
         train(tmp_path / "out", dataset, StopAt(8), skip=True, stages=stages)
     shard(dataset, number).unlink()
     config = make_config(tmp_path / "out", dataset, skip=True, stages=stages)
-    data = open_data(RunFolder.claim(config, attempt=2), Alone())
+    data = open_data(RunFolder.claim(config, attempt=2), SingleRank())
     assert (data.evaluation[1].first, data.evaluation[1].last) == (88, 110)
 
 

@@ -105,11 +105,11 @@ def _finetune(arguments: argparse.Namespace) -> int:
 def _stop_on_interrupt() -> None:
     """Make Ctrl-C a request to stop with a checkpoint, as SIGTERM is; a second one ends the process at once."""
 
-    def ask_to_stop(number: int, _frame: FrameType | None) -> None:
+    def request_stop(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    signal.signal(signal.SIGINT, ask_to_stop)
+    signal.signal(signal.SIGINT, request_stop)
 
 
 def _attempt() -> int:

@@ -1,7 +1,7 @@
 """A job at laptop size: every stage is kept and takes seconds, so that a job can be tried before it costs anything.
 
 The user's document is changed, not the parsed job: what it leaves out still comes from defaults and from the cluster's
-profile. Every change is recorded. Pure: what this machine has is asked of ``Surroundings``.
+profile. Every change is recorded. Pure: what this machine has is asked of ``SmallJobTarget``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _EVERYWHERE = frozenset({"fp32", "avx-fp32", "fp64"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class SmallJobTarget:
     """Where the small job is to run."""
 
     has_path: Callable[[str], bool]
@@ -66,7 +66,7 @@ class SmallJob:
     changes: tuple[str, ...]
 
 
-def shrink(document: Document, job: BertPretrainJob, here: Surroundings) -> SmallJob:
+def shrink(document: Document, job: BertPretrainJob, here: SmallJobTarget) -> SmallJob:
     """Return a job at laptop size.
 
     Args:
@@ -197,7 +197,7 @@ def _loads_weights(edit: _Edit) -> bool:
     return start is not None and start.get("load") != "none"
 
 
-def _shrink_world(edit: _Edit, spec: JobSpec, here: Surroundings) -> int:
+def _shrink_world(edit: _Edit, spec: JobSpec, here: SmallJobTarget) -> int:
     """Leave two ranks at most, on processors alone and anywhere, and return their number."""
     part = _Part(edit, ("spec",))
     workers = min(spec.workers, _MAX_RANKS)
@@ -247,7 +247,7 @@ def _keep_optimizer(edit: _Edit, spec: JobSpec) -> None:
         edit.put(("spec", "optimizer", "name"), name, f"as with {batch} sequences per step")
 
 
-def _shrink_model(edit: _Edit, spec: JobSpec, here: Surroundings) -> None:
+def _shrink_model(edit: _Edit, spec: JobSpec, here: SmallJobTarget) -> None:
     model, part = spec.model, _Part(edit, ("spec", "model"))
     tiny = presets.PRESETS["tiny"]
     if model.config_file is None:
@@ -267,7 +267,7 @@ def _shrink_model(edit: _Edit, spec: JobSpec, here: Surroundings) -> None:
     _drop_weights(edit, spec, here, is_as_small=False)
 
 
-def _drop_weights(edit: _Edit, spec: JobSpec, here: Surroundings, *, is_as_small: bool) -> None:
+def _drop_weights(edit: _Edit, spec: JobSpec, here: SmallJobTarget, *, is_as_small: bool) -> None:
     """Start from random weights: those of the job have another size."""
     start = spec.initial_checkpoint
     if start is None:
@@ -279,7 +279,7 @@ def _drop_weights(edit: _Edit, spec: JobSpec, here: Surroundings, *, is_as_small
         edit.put(("spec", "initialCheckpoint", "load"), "none", why)
 
 
-def _shrink_preparation(part: _Part, prepare: PrepareSpec, here: Surroundings) -> None:
+def _shrink_preparation(part: _Part, prepare: PrepareSpec, here: SmallJobTarget) -> None:
     part.put("text", value=BUILTIN_TEXTS[0], why="a small text; the job's own may take hours")
     part.drop("corpora")
     part.put("dupeFactor", value=1)
@@ -348,7 +348,7 @@ def _lower_checkpoint(part: _Part) -> None:
         part.put("everySteps", value=min(part.get("everySteps") or _INTERVAL_STEPS, _INTERVAL_STEPS))
 
 
-def _has_data(edit: _Edit, spec: JobSpec, here: Surroundings) -> bool:
+def _has_data(edit: _Edit, spec: JobSpec, here: SmallJobTarget) -> bool:
     """Return whether everything is there that the stages read of a data set; a job that prepares its own has none."""
     if any(stage.prepare is not None for stage in spec.stages):
         return False
@@ -368,7 +368,7 @@ def _has_data(edit: _Edit, spec: JobSpec, here: Surroundings) -> bool:
     return all(here.has_path(path) for path in read if path is not None)
 
 
-def _read_builtin_text(edit: _Edit, spec: JobSpec, here: Surroundings) -> None:
+def _read_builtin_text(edit: _Edit, spec: JobSpec, here: SmallJobTarget) -> None:
     """Have the builtin text prepared in the lengths that the stages read, and let them read that."""
     text = "a small text"
     why = f"the data of this job is replaced by {text}"

@@ -10,9 +10,9 @@ from typing import Any
 
 from bert_operator.errors import DocumentError
 from bert_operator.names import KIND
-from bert_operator.plugin import changing, reading, surroundings, waiting
+from bert_operator.plugin import changing, reading, related_objects, waiting
 from bert_operator.plugin.event import Event, read_event
-from bert_operator.plugin.following import Follower, Wanted
+from bert_operator.plugin.following import Follower, LogSelection
 from bert_operator.plugin.job import Job
 from bert_operator.plugin.kubectl import Kubectl
 from bert_operator.plugin.views.cost_view import Cost, find_cost
@@ -133,8 +133,8 @@ class Client:
 
         Raises:
             InputError: ``awaited`` is none of those.
-            NeverReached: The job has ended otherwise, or was deleted.
-            TimeIsUp: It took too long.
+            Unreachable: The job has ended otherwise, or was deleted.
+            WaitTimeout: It took too long.
             NoSuchObject: There is no such job.
             ApiRefused: It cannot be read.
         """
@@ -152,7 +152,7 @@ class Client:
             NoSuchObject: There is no such job, or no pod is left of that attempt.
             ApiRefused: The log cannot be read.
         """
-        wanted = Wanted(rank=rank, attempt=attempt, follow=True)
+        wanted = LogSelection(rank=rank, attempt=attempt, follow=True)
         return Follower(self._kubectl, wanted).lines(name)
 
     def cost(self, name: str) -> Cost:
@@ -184,7 +184,7 @@ class Client:
             NoSuchObject: There is no such job, or no pod is left of that attempt.
             ApiRefused: The log cannot be read.
         """
-        return list(Follower(self._kubectl, Wanted(rank=rank, attempt=attempt, tail=tail)).lines(name))
+        return list(Follower(self._kubectl, LogSelection(rank=rank, attempt=attempt, tail=tail)).lines(name))
 
     def events(self, name: str) -> list[Event]:
         """Return what has happened to a job, its children and its pods, the newest last, also of pods that are gone.
@@ -195,7 +195,7 @@ class Client:
             NoSuchObject: There is no such job.
             ApiRefused: The job or Events may not be read.
         """
-        found = surroundings.read_events(self._kubectl, reading.read_job(self._kubectl, name))
+        found = related_objects.read_events(self._kubectl, reading.read_job(self._kubectl, name))
         return [read_event(document) for document in found]
 
     def metrics(self, name: str) -> list[dict[str, str | float]]:

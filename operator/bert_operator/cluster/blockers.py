@@ -71,7 +71,7 @@ _UNSTEADY = (
 )
 
 
-def steady(message: str) -> str:
+def normalize_message(message: str) -> str:
     """Return what others say without what differs from one try to the next, and without a full stop at its end."""
     for words, instead in _UNSTEADY:
         message = words.sub(instead, message)
@@ -203,7 +203,8 @@ def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary], now_s: flo
     if pod.unschedulable:
         return Blocker(
             reason=BlockerReason.SCHEDULING_GATED if _GATED.search(pod.unschedulable) else BlockerReason.UNSCHEDULABLE,
-            message=f"Pod {pod.name}: {steady(pod.unschedulable)}. Next: {how_to_schedule(pod.unschedulable) or look}",
+            message=f"Pod {pod.name}: {normalize_message(pod.unschedulable)}. "
+            f"Next: {how_to_schedule(pod.unschedulable) or look}",
         )
     for warning in reversed(warnings):
         # Other sandboxes fail for a moment only, while the node's network starts.
@@ -212,15 +213,15 @@ def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary], now_s: flo
         if warning.reason in _CLAIM_EVENTS:
             return Blocker(
                 reason=BlockerReason.DEVICES_FAILED,
-                message=f"Pod {pod.name}: {steady(warning.message)}. Next: kubectl describe pod {pod.name}; the claims "
-                "and templates of resources.resourceClaims have to exist in the namespace, and their driver to run on "
-                "the node",
+                message=f"Pod {pod.name}: {normalize_message(warning.message)}. Next: kubectl describe pod {pod.name}; "
+                "the claims and templates of resources.resourceClaims have to exist in the namespace, and their "
+                "driver to run on the node",
             )
     mount = next((warning for warning in reversed(warnings) if warning.reason in _VOLUME_EVENTS), None)
     if mount is not None:
         return Blocker(
             reason=BlockerReason.VOLUME_FAILED,
-            message=f"Pod {pod.name}: {steady(mount.message)}. Next: {how_to_mount(mount.message) or look}",
+            message=f"Pod {pod.name}: {normalize_message(mount.message)}. Next: {how_to_mount(mount.message) or look}",
         )
     return None
 
@@ -231,7 +232,7 @@ def _waiting_blocker(pod: PodSummary) -> Blocker | None:
         return None
     name, reason, details = pod.waiting
     details = details or "no further message"
-    said = steady(f"{reason}: {details}")
+    said = normalize_message(f"{reason}: {details}")
     if name:
         return _foreign_blocker(pod, name, reason, said)
     if reason in _IMAGE_REASONS and f"{PLACEHOLDER_REGISTRY}/" in details:
@@ -271,5 +272,5 @@ def _runtime_blocker(pod: PodSummary, message: str) -> Blocker | None:
     """Return the blocker if a node cannot set up a pod with an image as a volume, or with a user namespace."""
     for words, reason, remedy in _RUNTIME_REMEDIES:
         if words.search(message):
-            return Blocker(reason=reason, message=f"Pod {pod.name}: {steady(message)}. Next: {remedy}")
+            return Blocker(reason=reason, message=f"Pod {pod.name}: {normalize_message(message)}. Next: {remedy}")
     return None

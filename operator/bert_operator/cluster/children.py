@@ -14,19 +14,25 @@ from typing import Any, Protocol
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.api.schema.status import MAX_MESSAGE, ChildRef, JobStatus
-from bert_operator.cluster.allowance import RETRY_S, Allowance
 from bert_operator.cluster.blockers import classify_refusal
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.demand import read_demand
 from bert_operator.cluster.dropped_fields import call_by_own_name, dry_runs, find_dropped
 from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
 from bert_operator.cluster.index import Index
+from bert_operator.cluster.name_conflicts import (
+    NameConflict,
+    describe_conflicts,
+    find_conflicts,
+    find_leftover_pods,
+    read_conflict,
+)
 from bert_operator.cluster.network_policies import NetworkPolicies
 from bert_operator.cluster.object_summaries import ChildKind, ChildRecord, ChildSummary, JobSummary, read_child
 from bert_operator.cluster.observation import has_ended
 from bert_operator.cluster.paths import path_of
+from bert_operator.cluster.quotas import RETRY_S, NamespaceQuotas
 from bert_operator.cluster.status_writer import StatusWriter
-from bert_operator.cluster.taken_names import Taken, describe_taken, find_left_pods, find_taken, read_taken
 from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import JobRef
 from bert_operator.render import names
@@ -89,7 +95,7 @@ class Children:
         policies: NetworkPolicies,
         statuses: StatusWriter,
         metrics: ChildMetrics,
-        allowance: Allowance,
+        quotas: NamespaceQuotas,
         clock: Callable[[], float],
     ) -> None:
         """Start with nothing refused and nothing created.
@@ -101,7 +107,7 @@ class Children:
             policies: Keeps the policies of jobs' pods.
             statuses: Writes the hash of the frozen configuration.
             metrics: Counts attempts.
-            allowance: What namespaces may still have.
+            quotas: What namespaces may still have.
             clock: Returns seconds since 1970, by the API server's clock.
         """
         self._api = api
@@ -110,7 +116,7 @@ class Children:
         self._policies = policies
         self._statuses = statuses
         self._metrics = metrics
-        self._allowance = allowance
+        self._quotas = quotas
         self._now_s = clock
         # Both hold the job's uid as well: a job may be deleted and recreated under its name at any time.
         self._refusals: dict[JobRef, Refusal] = {}
@@ -120,23 +126,23 @@ class Children:
         """Drop everything about a job that is gone."""
         self._refusals.pop(ref, None)
         self._created.pop(ref, None)
-        self._allowance.forget(ref)
+        self._quotas.forget(ref)
 
     def forget_refusal(self, ref: JobRef) -> None:
         """Drop a refusal that no longer matters, so that the next creation starts without a pause."""
         self._refusals.pop(ref, None)
-        self._allowance.forget(ref)
+        self._quotas.forget(ref)
 
     def refusal(self, ref: JobRef, uid: str) -> Refusal | None:
         """Return why this very job's next child could not be created."""
         refusal = self._refusals.get(ref)
         return refusal if refusal is not None and refusal.uid == uid else None
 
-    def waits_for_room(self, ref: JobRef, uid: str) -> bool:
+    def waits_for_quota(self, ref: JobRef, uid: str) -> bool:
         """Return whether this very job's next child has to wait for others of its namespace; that costs no request."""
         refusal = self.refusal(ref, uid)
         waits = refusal is not None and refusal.blocker.reason == BlockerReason.NAMESPACE_LIMIT_REACHED
-        return waits and self._allowance.still_waits(ref)
+        return waits and self._quotas.still_waits(ref)
 
     def created(self, ref: JobRef, uid: str) -> ChildRef | None:
         """Return the child that this process created last for this very job."""
@@ -195,7 +201,7 @@ class Children:
                 raise
             answer = {}
         if answer.get("metadata", {}).get("uid") == record.uid:
-            self._index.find_again(answer, record)
+            self._index.restore_child(answer, record)
         else:
             self._index.drop_uid(record.kind, ref.namespace, record.name, record.uid)
 
@@ -219,7 +225,7 @@ class Children:
                 uid = answer["metadata"]["uid"]
                 record = ChildRecord(job.ref.name, summary.uid, kind, name, uid, run, attempt)
                 self._created[job.ref] = record
-                self._index.find_again({**answer, "kind": kind}, record)
+                self._index.restore_child({**answer, "kind": kind}, record)
                 return
 
     async def note_orphans(self, ref: JobRef, summary: JobSummary) -> None:
@@ -315,7 +321,7 @@ class Children:
             raise Requeue(0.0)  # to write it into the status
         raise Requeue(pause_s)
 
-    def _find_leftovers(self, ref: JobRef, summary: JobSummary) -> list[Taken]:
+    def _find_leftovers(self, ref: JobRef, summary: JobSummary) -> list[NameConflict]:
         """Return the pods that are in the way of the next child though their own is gone.
 
         A Job that is deleted in the background, as kubectl and the garbage collector do, disappears at once, while its
@@ -325,14 +331,14 @@ class Children:
         """
         own = {child.name for child in self.own(ref, summary)}
         is_first = summary.child is None
-        return find_left_pods(
+        return find_leftover_pods(
             pod
             for pod in self._index.all_pods(ref)
             if pod.child not in own and (pod.phase not in ENDED_PHASES or is_first and pod.is_deleting)
         )
 
     async def _describe_taken(
-        self, job: BertPretrainJob, summary: JobSummary, child: ChildSpec | None, known: Sequence[Taken] = ()
+        self, job: BertPretrainJob, summary: JobSummary, child: ChildSpec | None, known: Sequence[NameConflict] = ()
     ) -> Blocker | None:
         """Return all that is in the way of a child, so that one command frees it; None if nothing is. known: of it."""
         assert child is not None, "only called for a plan that creates one"
@@ -346,9 +352,9 @@ class Children:
         def is_in_way(kind: str, answer: Mapping[str, Any]) -> bool:
             return kind not in ("Job", "MPIJob") or _may_run_for(job.ref, kind, answer)
 
-        found = await find_taken(self._api, job.ref, summary.uid, wanted, is_in_way)
+        found = await find_conflicts(self._api, job.ref, summary.uid, wanted, is_in_way)
         taken = list(dict.fromkeys([*found, *known]))
-        return describe_taken(job.ref.namespace, taken) if taken else None
+        return describe_conflicts(job.ref.namespace, taken) if taken else None
 
     async def _try(self, ref: JobRef, trial: Document) -> Document:
         """Return what the API server would store. Raises ApiError as for the child itself."""
@@ -373,12 +379,12 @@ class Children:
             path = path_of(rendered["kind"], job.ref.namespace)
             # The last step before the request that is not done at once: what is given here is held until that is
             # answered. Without an answer it stays given, since the child may be there.
-            if (excess := self._allowance.reserve(job.ref, read_demand(rendered))) is not None:
+            if (excess := self._quotas.reserve(job.ref, read_demand(rendered))) is not None:
                 return excess
             for trial in dry_runs(rendered):
                 kept = await self._try(job.ref, trial)
                 if (dropped := find_dropped(trial, kept)) is not None:
-                    self._allowance.release(job.ref)
+                    self._quotas.release(job.ref)
                     return dropped
             # Before the first pod: one that starts without it could be reached until it is there.
             await self._policies.ensure(frozen, is_first=child.attempt == 1)
@@ -388,27 +394,27 @@ class Children:
                 rendered = render_child(frozen, child, is_name_taken=True)
                 answer = await create_or_get(self._api, path, rendered)
         except Unusable as error:
-            self._allowance.release(job.ref)
+            self._quotas.release(job.ref)
             is_taken = error.blocker.reason == BlockerReason.NAME_TAKEN
             return is_taken and await self._describe_taken(job, summary, child) or error.blocker
         except ApiError as error:
             blocker = _blocker_of(error)
-            self._allowance.release(job.ref)
+            self._quotas.release(job.ref)
             return blocker
         except Exception:
             # A mistake of ours, and no answer that was lost: those are errors of the API.
-            self._allowance.release(job.ref)
+            self._quotas.release(job.ref)
             raise
         # Nothing is awaited from here until the child is in the index.
-        self._allowance.release(job.ref)
+        self._quotas.release(job.ref)
         if not _is_ours(answer, frozen):
-            return await self._describe_taken(job, summary, child, [read_taken(rendered["kind"], answer)])
+            return await self._describe_taken(job, summary, child, [read_conflict(rendered["kind"], answer)])
         name, uid = answer["metadata"]["name"], answer["metadata"]["uid"]
         made = ChildRecord(job.ref.name, summary.uid, rendered["kind"], name, uid, child.run, child.attempt)
         # For plan: a child that is gone before any watch has shown it is lost, and its number must not be used again.
         self._created[job.ref] = made
         # By what was rendered, not by its labels: others may have changed them since a run before has created it.
-        self._index.find_again({**answer, "kind": rendered["kind"]}, made)
+        self._index.restore_child({**answer, "kind": rendered["kind"]}, made)
         return None
 
 

@@ -25,7 +25,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
-from bert_operator.cluster.permit import NoPermit, Permit
+from bert_operator.cluster.permit import NotLeader, Permit
 from bert_operator.cluster.server_clock import ServerClock
 from bert_operator.json_text import read_json, write_json
 
@@ -250,7 +250,7 @@ class ApiClient:
             try:
                 async with self._permit.writing() if request.is_write else nullcontext():
                     answer, data = await self._exchange(request, REQUEST_TIMEOUT_S)
-            except NoPermit as refused:
+            except NotLeader as refused:
                 raise ApiError(0, "NotLeading", str(refused)) from refused
         if answer.status >= 400:
             raise _error_of(answer, data)

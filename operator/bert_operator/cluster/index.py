@@ -132,7 +132,7 @@ class Index:
         """Note that a child has lost its owner while its job was there: that was not ``--cascade=orphan``."""
         self._orphans.setdefault(ref, set()).add(uid)
 
-    def find_again(self, body: Document, record: ChildRecord) -> JobRef | None:
+    def restore_child(self, body: Document, record: ChildRecord) -> JobRef | None:
         """Add a child that the API server has, whatever watches have said: one without its label has left them."""
         self._tombstones.pop(_namespace(body), record.uid)
         self._records[_namespace(body), record.name] = record
@@ -304,7 +304,7 @@ class Index:
         """Return what is known of Kueue's words about a child."""
         return self._workloads.get(child_uid)
 
-    def job_above(self, child_uid: str) -> JobRef | None:
+    def owner_of(self, child_uid: str) -> JobRef | None:
         """Return the job of a child or a pod, by its uid."""
         return self._places.get(child_uid)
 

@@ -37,7 +37,7 @@ class Times(NamedTuple):
 
     duration_s: int = 10
     """So long a Lease that is not renewed stays its holder's, for all others."""
-    permit_s: float = 7.0
+    renew_deadline_s: float = 7.0
     """So long its holder may write without a renewal, from the moment at which the last one was sent. What is left of
     the duration is for writes that are on their way, and for clocks that do not go equally fast."""
     renew_every_s: float = 2.0
@@ -45,7 +45,7 @@ class Times(NamedTuple):
     """Before the next try of a renewal that failed."""
     request_s: float = 2.5
     """Of one request. Two fit between a renewal that is due and the end of the permit."""
-    look_every_s: float = 1.0
+    poll_every_s: float = 1.0
     """How often those who wait read it. Who leaves gives it back, and is followed within this time."""
 
 
@@ -70,7 +70,7 @@ class Record(NamedTuple):
     transitions: int = 0
 
 
-class Sight(NamedTuple):
+class LeaseView(NamedTuple):
     """A Lease as one of its observers knows it."""
 
     record: Record
@@ -80,11 +80,11 @@ class Sight(NamedTuple):
     """When the observer saw it become what it is, on its own clock."""
 
 
-def see(before: Sight | None, lease: Mapping[str, Any] | None, seen_at_s: float) -> Sight:
+def observe_lease(before: LeaseView | None, lease: Mapping[str, Any] | None, seen_at_s: float) -> LeaseView:
     """Return what an observer knows after another look. lease: as read; None: there is none."""
     if lease is None:
         # One that somebody deleted: who held it does not know yet, and keeps it for as long as it would have.
-        return Sight(Record(), "", seen_at_s) if before is None else before._replace(version="")
+        return LeaseView(Record(), "", seen_at_s) if before is None else before._replace(version="")
     spec, version = lease.get("spec") or {}, str(lease["metadata"]["resourceVersion"])
     record = Record(
         holder=spec.get("holderIdentity") or "",
@@ -96,10 +96,10 @@ def see(before: Sight | None, lease: Mapping[str, Any] | None, seen_at_s: float)
     # By what it says and not by its version: a label is no renewal.
     if before is not None and before.record == record:
         return before._replace(version=version)
-    return Sight(record, version, seen_at_s)
+    return LeaseView(record, version, seen_at_s)
 
 
-def free_from_s(sight: Sight, identity: str) -> float:
+def available_at_s(sight: LeaseView, identity: str) -> float:
     """Return from when on an observer may take a Lease, on its own clock; -inf: nobody else has it."""
     # Its own: an answer to its own write that never arrived.
     if sight.record.holder in ("", identity):
@@ -141,7 +141,7 @@ class Lease:
         self._permit = permit
         self._collection, self._path = path_of("Lease", namespace), path_of("Lease", namespace, name)
         self._name, self._identity, self._times = name, identity, times
-        self._sight: Sight | None = None
+        self._sight: LeaseView | None = None
         self._is_held = False
         self._trouble = ""
         """What was logged last, so that it is not said every second."""
@@ -152,7 +152,7 @@ class Lease:
     @property
     def lag_s(self) -> float:
         """Seconds for which the API server has answered and not let this process look, beyond what is normal."""
-        return max(0.0, now_s() - self._looked_at_s - self._times.permit_s)
+        return max(0.0, now_s() - self._looked_at_s - self._times.renew_deadline_s)
 
     async def acquire(self) -> None:
         """Return once the Lease is this process's."""
@@ -161,10 +161,10 @@ class Lease:
             if self._sight is not None and self._holder != holder:
                 holder = self._holder
                 _log.info("Standing by: the Lease %s is held by %s", self._name, holder or "nobody")
-            pause_s = self._times.look_every_s
+            pause_s = self._times.poll_every_s
             if self._sight is not None:
                 # To the moment at which it may be taken, and where that has passed without success as usual.
-                free_in_s = free_from_s(self._sight, self._identity) - now_s()
+                free_in_s = available_at_s(self._sight, self._identity) - now_s()
                 pause_s = min(pause_s, free_in_s) if free_in_s > 0 else pause_s
             # Jitter, upwards: those who wait must not all look at the same moment, and none too early.
             await asyncio.sleep(pause_s * random.uniform(1.0, 1.2))  # noqa: S311
@@ -188,7 +188,7 @@ class Lease:
             else:
                 # An answer that comes after the end extends nothing: somebody else may have begun.
                 self._check()
-                self._permit.extend(sent_s + times.permit_s)
+                self._permit.extend(sent_s + times.renew_deadline_s)
 
     async def release(self) -> None:
         """Stop writing and give the Lease back, so that others need not wait for its end."""
@@ -207,7 +207,7 @@ class Lease:
             sight = await self._look()
             # That settles what became of an earlier claim: what another one holds must not be given back.
             self._is_held = False
-            if now_s() < free_from_s(sight, self._identity):
+            if now_s() < available_at_s(sight, self._identity):
                 return False
             sent_s = now_s()
             # Before the answer: where this process is ended meanwhile, it gives back what it may have got.
@@ -219,7 +219,7 @@ class Lease:
                 self._trouble = str(error)
                 _log.warning("The Lease %s: %s; trying on", self._name, error)
             return False
-        self._permit.extend(sent_s + self._times.permit_s)
+        self._permit.extend(sent_s + self._times.renew_deadline_s)
         return True
 
     async def _write_own(self, holder: str) -> bool:
@@ -244,21 +244,21 @@ class Lease:
     def _check(self) -> None:
         """Raise LeaseLost where the permit has ended."""
         if not self._permit.holds():
-            self._lose(f"it was not renewed for {self._times.permit_s:g} s")
+            self._lose(f"it was not renewed for {self._times.renew_deadline_s:g} s")
 
     def _lose(self, why: str) -> None:
         self._is_held = False
         self._permit.end()
         raise LeaseLost(why)
 
-    async def _look(self) -> Sight:
+    async def _look(self) -> LeaseView:
         try:
             lease = await self._ask(lambda: self._api.get(self._path))
         except ApiError as error:
             if error.status != 404:
                 raise
             lease = None
-        self._sight = see(self._sight, lease, now_s())
+        self._sight = observe_lease(self._sight, lease, now_s())
         self.seen.set()
         return self._sight
 
@@ -273,7 +273,7 @@ class Lease:
         else:
             document = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
             answer = await self._ask(lambda: self._api.create(self._collection, {**document, "spec": spec}))
-        self._sight = see(self._sight, answer, now_s())
+        self._sight = observe_lease(self._sight, answer, now_s())
 
     async def _ask(self, request: Callable[[], Awaitable[Document]]) -> Document:
         """Make a request within its time. Raises ApiError."""

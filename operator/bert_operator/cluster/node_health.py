@@ -30,7 +30,7 @@ _BY_TAINT = "DeletionByTaintManager"
 """Of a pod on a node that does not answer. Other disruptions are intended: a drain, a preemption, a shutdown."""
 
 
-def find_trouble(pods: Sequence[PodSummary], nodes: Mapping[str, NodeSummary]) -> Finding | None:
+def find_node_problem(pods: Sequence[PodSummary], nodes: Mapping[str, NodeSummary]) -> Finding | None:
     """Return what is wrong below the pods of a running child; None if nothing is known to be."""
     alive = sorted((pod for pod in pods if pod.node and pod.phase == "Running"), key=lambda pod: pod.name)
     for pod in alive:
@@ -49,7 +49,7 @@ def find_trouble(pods: Sequence[PodSummary], nodes: Mapping[str, NodeSummary]) -
     return Finding(reason=reason, message=f"{message}. {_GOES_ON}")
 
 
-def blame_sick_node(failed: Child, pods: Sequence[PodSummary], nodes: Mapping[str, NodeSummary]) -> Child:
+def attribute_to_node(failed: Child, pods: Sequence[PodSummary], nodes: Mapping[str, NodeSummary]) -> Child:
     """Return a failed child with a sick device or node as its cause, if there is one that explains the failure.
 
     Args:

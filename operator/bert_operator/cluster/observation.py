@@ -11,16 +11,16 @@ from typing import Any
 from bert_operator.api.schema.conditions import BlockerReason, FailureReason
 from bert_operator.api.schema.status import ChildRef
 from bert_operator.cluster.blockers import SILENCE_S, find_blocker, find_unready
-from bert_operator.cluster.node_health import blame_sick_node, find_trouble
+from bert_operator.cluster.node_health import attribute_to_node, find_node_problem
 from bert_operator.cluster.node_summaries import NodeSummary
 from bert_operator.cluster.object_summaries import ChildSummary, PodSummary
 from bert_operator.cluster.pod_ends import (
     Cause,
     describe_end,
+    failed_before_start,
     find_cause,
     parse_termination_message,
-    say_where,
-    will_say_no_more,
+    pod_and_node,
 )
 from bert_operator.cluster.warning_summaries import WarningSummary
 from bert_operator.cluster.workloads import WorkloadSummary, describe_queue, describe_wait, find_obstacle
@@ -84,7 +84,7 @@ def observe_child(
     if _has_failed(child, conditions):
         if is_settling(child, pods, now_s):
             return replace(base, state="Running")
-        failed = blame_sick_node(_failed(base, child, pods, conditions), pods, nodes)
+        failed = attribute_to_node(_failed(base, child, pods, conditions), pods, nodes)
         return replace(failed, finished_at_s=_ended_at(failed.finished_at_s, child, now_s))
     if child.is_suspended:
         # One that is admitted, and held all the same, was read before a queue took the child back, or it is to go on.
@@ -120,7 +120,7 @@ def _observe_running(
     return replace(
         base,
         state="Running",
-        finding=None if child.is_deleting else find_trouble(pods, nodes),
+        finding=None if child.is_deleting else find_node_problem(pods, nodes),
         running_since_s=_running_since(child, pods, workers),
         pod_nodes=tuple(sorted((pod.name, pod.node) for pod in pods if pod.node)),
     )
@@ -207,7 +207,7 @@ def is_settling(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) -
         return False
     main = [pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE)]
     return any(
-        pod.exit_code is None and not pod.is_deleting and not pod.disruption and not will_say_no_more(pod)
+        pod.exit_code is None and not pod.is_deleting and not pod.disruption and not failed_before_start(pod)
         for pod in main
     )
 
@@ -226,7 +226,7 @@ def find_lost_worker(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[P
     # By the API server's clock where it says when it was told: nodes have their own.
     ended = [
         # Of one that never started the launcher will know nothing.
-        (pod, pod.created_at_s if will_say_no_more(pod) else _told_at(pod) + LOST_WORKER_S)
+        (pod, pod.created_at_s if failed_before_start(pod) else _told_at(pod) + LOST_WORKER_S)
         for pod in pods
         if pod.role == names.WORKER and pod.has_ended and not pod.is_deleting
     ]
@@ -241,10 +241,10 @@ def _told_at(pod: PodSummary) -> float:
 def _with_lost(base: Child, pod: PodSummary, pods: Sequence[PodSummary], nodes: Mapping[str, NodeSummary]) -> Child:
     """Return an active child that has lost a worker, with the cause of that."""
     cause = find_cause([pod]) or Cause(
-        FailureReason.KILLED.value, f"{say_where(pod)}: was stopped, {describe_end(pod)}", pod
+        FailureReason.KILLED.value, f"{pod_and_node(pod)}: was stopped, {describe_end(pod)}", pod
     )
     failed = _of_cause(base, cause._replace(message=f"{cause.message}. The launcher waits for it"))
-    blamed = blame_sick_node(failed, pods, nodes)
+    blamed = attribute_to_node(failed, pods, nodes)
     return replace(blamed, state=base.state, message="", lost=blamed.message)
 
 
@@ -263,8 +263,8 @@ def find_held(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[PodSumma
 def _describe_held(pod: PodSummary) -> Blocker:
     noun, verb = ("containers", "have") if len(pod.beside) > 1 else ("container", "has")
     message = (
-        f"{say_where(pod)}: the trainer has ended, and {noun} {' and '.join(pod.beside)} of others {verb} not, so that "
-        "the pod does not end; it is deleted soon. Next: have whoever adds them make them init containers with "
+        f"{pod_and_node(pod)}: the trainer has ended, and {noun} {' and '.join(pod.beside)} of others {verb} not, so "
+        "that the pod does not end; it is deleted soon. Next: have whoever adds them make them init containers with "
         "restartPolicy: Always, which end with the pod, or leave these pods out"
     )
     return Blocker(reason=BlockerReason.POD_HELD, message=message)

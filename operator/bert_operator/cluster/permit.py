@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class NoPermit(Exception):
+class NotLeader(Exception):
     """This process may not write, or not any more."""
 
 
@@ -50,9 +50,9 @@ class Permit:
         return self.left_s > 0
 
     def check(self) -> None:
-        """Raise NoPermit where this process may not write."""
+        """Raise NotLeader where this process may not write."""
         if not self.holds():
-            raise NoPermit("this operator does not hold its Lease, and writes nothing")
+            raise NotLeader("this operator does not hold its Lease, and writes nothing")
 
     def extend(self, until_s: float) -> None:
         """Set another end; writes under way have until then as well."""
@@ -65,7 +65,7 @@ class Permit:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
-        """Let a write go on until the permit ends, however often that is put off meanwhile. Raises NoPermit."""
+        """Let a write go on until the permit ends, however often that is put off meanwhile. Raises NotLeader."""
         self.check()
         try:
             async with asyncio.timeout_at(self._limit_s()) as limit:
@@ -75,7 +75,7 @@ class Permit:
                 finally:
                     self._under_way.discard(limit)
         except TimeoutError as late:
-            raise NoPermit("this operator lost its Lease while it wrote") from late
+            raise NotLeader("this operator lost its Lease while it wrote") from late
 
     def _limit_all(self) -> None:
         for limit in self._under_way:

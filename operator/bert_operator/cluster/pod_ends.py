@@ -78,12 +78,12 @@ def describe_end(pod: PodSummary) -> str:
     return f"{code}{how}{f': {said}' if said else ''}"
 
 
-def say_where(pod: PodSummary) -> str:
+def pod_and_node(pod: PodSummary) -> str:
     """Return a pod and its node."""
     return f"Pod {pod.name}" + (f" on node {pod.node}" if pod.node else "")
 
 
-def will_say_no_more(pod: PodSummary) -> bool:
+def failed_before_start(pod: PodSummary) -> bool:
     """Return whether a pod has failed before its trainer started, so that no exit code will ever come."""
     return pod.phase == "Failed" and (_rejection(pod) or _failed_init(pod)) is not None
 
@@ -106,7 +106,7 @@ def _disruption(pod: PodSummary) -> Cause | None:
     if not pod.disruption:
         return None
     reason = FailureReason.EVICTED if pod.disruption == "Evicted" else FailureReason.DISRUPTED
-    return Cause(reason.value, f"{say_where(pod)}: {reason.sentence}{_say_told(pod)}", pod)
+    return Cause(reason.value, f"{pod_and_node(pod)}: {reason.sentence}{_say_told(pod)}", pod)
 
 
 def _out_of_memory(pod: PodSummary) -> Cause | None:
@@ -114,7 +114,7 @@ def _out_of_memory(pod: PodSummary) -> Cause | None:
         return None
     reason = FailureReason.OUT_OF_MEMORY
     # The OOM killer's SIGKILL, for messages.
-    return Cause(reason.value, f"{say_where(pod)}: {reason.sentence}", pod, signal=9)
+    return Cause(reason.value, f"{pod_and_node(pod)}: {reason.sentence}", pod, signal=9)
 
 
 def _user_namespace(pod: PodSummary) -> Cause | None:
@@ -123,14 +123,14 @@ def _user_namespace(pod: PodSummary) -> Cause | None:
     if pod.ended_by != "StartError" or not is_about_user_namespaces(pod.message):
         return None
     reason = FailureReason.USER_NAMESPACE_FAILED
-    return Cause(reason.value, f"{say_where(pod)}: {reason.sentence} {pod.message}", pod)
+    return Cause(reason.value, f"{pod_and_node(pod)}: {reason.sentence} {pod.message}", pod)
 
 
 def _rejection(pod: PodSummary) -> Cause | None:
     """Return that a node's kubelet did not take a pod: whatever it calls that, no container has started."""
     if pod.phase != "Failed" or not pod.told or not (pod.exit_code is None or _is_lost_from_sight(pod)):
         return None
-    return Cause(FailureReason.POD_REJECTED.value, f"{say_where(pod)} was refused by its kubelet: {pod.told}", pod)
+    return Cause(FailureReason.POD_REJECTED.value, f"{pod_and_node(pod)} was refused by its kubelet: {pod.told}", pod)
 
 
 def _failed_init(pod: PodSummary) -> Cause | None:
@@ -139,7 +139,7 @@ def _failed_init(pod: PodSummary) -> Cause | None:
         return None
     _, said = parse_termination_message(ended.message)
     message = (
-        f"{say_where(pod)}: init container {ended.container} ended with exit code {ended.exit_code} "
+        f"{pod_and_node(pod)}: init container {ended.container} ended with exit code {ended.exit_code} "
         f"({ended.reason or 'no reason given'}) before the trainer's started{f': {said}' if said else ''}"
     )
     return Cause(FailureReason.INIT_CONTAINER_FAILED.value, message, pod)
@@ -150,7 +150,7 @@ def _killed(pod: PodSummary) -> Cause:
     is_signal = outcome is not None and outcome.signal is not None and not _is_lost_from_sight(pod)
     return Cause(
         (outcome.reason if outcome is not None else None) or FailureReason.KILLED.value,
-        f"{say_where(pod)}: ended with {describe_end(pod)}",
+        f"{pod_and_node(pod)}: ended with {describe_end(pod)}",
         pod,
         # Of the codes a worker may end with these two count as infrastructure.
         exit_code=pod.exit_code if is_signal or pod.exit_code == EXIT_INFRASTRUCTURE else None,
@@ -162,7 +162,7 @@ def _own_word(pod: PodSummary) -> Cause:
     outcome = _outcome(pod)
     assert outcome is not None, "a pod with a word of its own has an exit code"
     usual = FailureReason.REFUSED_INPUT if outcome.exit_code == EXIT_BAD_INPUT else FailureReason.EXITED
-    message = f"{say_where(pod)}: ended with {describe_end(pod)}"
+    message = f"{pod_and_node(pod)}: ended with {describe_end(pod)}"
     return Cause(outcome.reason or usual.value, message, pod, outcome.exit_code)
 
 

@@ -19,8 +19,7 @@ from bert_operator.api.parsing.profiles import complete
 from bert_operator.api.parsing.validation import parse_started_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import FailureReason
-from bert_operator.api.schema.status import TERMINAL_PHASES, JobStatus, wants_newer
-from bert_operator.cluster.allowance import RETRY_S, Allowance
+from bert_operator.api.schema.status import TERMINAL_PHASES, JobStatus, needs_newer_operator
 from bert_operator.cluster.blockers import SCHEDULER_SILENCE_S, SILENCE_S
 from bert_operator.cluster.children import ChildMetrics, Children, delete_object, with_hash
 from bert_operator.cluster.client import ApiClient
@@ -39,6 +38,7 @@ from bert_operator.cluster.observation import (
     observe_child,
 )
 from bert_operator.cluster.paths import job_path
+from bert_operator.cluster.quotas import RETRY_S, NamespaceQuotas
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.cluster.status_writer import CONFLICT_PAUSE_S, EventSink, StatusMetrics, StatusWriter
@@ -139,8 +139,8 @@ class Reconciler:
         self._now_s = clock
         self._freezer = Freezer(api, settings)
         self._statuses = StatusWriter(api, index, recorder, metrics)
-        policies, allowance = NetworkPolicies(api, settings), Allowance(index, settings)
-        self._children = Children(api, index, self._freezer, policies, self._statuses, metrics, allowance, clock)
+        policies, quotas = NetworkPolicies(api, settings), NamespaceQuotas(index, settings)
+        self._children = Children(api, index, self._freezer, policies, self._statuses, metrics, quotas, clock)
         # A restart loses this and emits the Event again. Its name is a hash of its text (recorder), so only a count
         # goes up.
         self._left_alone: dict[JobRef, tuple[str, str]] = {}
@@ -177,7 +177,7 @@ class Reconciler:
             summary = large
         document = self._index.take_document(ref, summary)
         # Before anything else: a status of a newer release may hold what this one cannot even parse.
-        if (wanted := wants_newer(document.get("status") or {}, own=__version__)) is not None:
+        if (wanted := needs_newer_operator(document.get("status") or {}, own=__version__)) is not None:
             self._leave_alone(ref, summary, wanted)
             return
         status = JobStatus.model_validate(document.get("status") or {})
@@ -244,7 +244,7 @@ class Reconciler:
         step = plan(job, await self._observe_with_node(job, summary, status), self._now_s())
         makes_another = step.create is not None and status.attempt > 0
         # Before anything is asked: jobs may wait for hours, and each looks every few seconds.
-        if makes_another and step.status == status and self._children.waits_for_room(job.ref, summary.uid):
+        if makes_another and step.status == status and self._children.waits_for_quota(job.ref, summary.uid):
             raise Requeue(RETRY_S)
         # Of a run of this operator before, which has ended before the status named the child, and with its label gone.
         has_no_child = _stops(status, step.status) and not self._children.own(job.ref, summary)
@@ -329,7 +329,7 @@ class Reconciler:
             now_s=self._now_s(),
             nodes=self._index.nodes(),
             workload=workload,
-            preemptor=self._index.job_above(workload.preemptor) if workload is not None else None,
+            preemptor=self._index.owner_of(workload.preemptor) if workload is not None else None,
             namespace=job.ref.namespace,
         )
 

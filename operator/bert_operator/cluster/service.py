@@ -37,7 +37,7 @@ from bert_operator.cluster.recorder import EventRecorder
 from bert_operator.cluster.reflector import Reflector
 from bert_operator.cluster.resync import Resyncer
 from bert_operator.cluster.settings import Settings
-from bert_operator.cluster.watches import EndlessBackOffs, build_registry, handle_signals, watch_jobs
+from bert_operator.cluster.watches import UnlimitedBackOffs, build_registry, handle_signals, watch_jobs
 from bert_operator.cluster.work_queue import WorkQueue
 from bert_operator.cluster.workload_reader import WorkloadReader
 from bert_operator.errors import OperatorError
@@ -222,7 +222,7 @@ class _Service:
     async def _watch_jobs(self, api: ApiClient, kopf_is_up: asyncio.Event) -> None:
         """Run kopf until the process gets a signal; while it is down, the resync delivers what its watch would."""
         registry = build_registry(self._index, self._enqueue, self._note_delivery)
-        pauses = iter(EndlessBackOffs())
+        pauses = iter(UnlimitedBackOffs())
         while not self._stop.is_set():
             began_s, why = time.monotonic(), "it ended"
             try:
@@ -232,7 +232,7 @@ class _Service:
             if self._stop.is_set():
                 return
             if time.monotonic() - began_s > _STEADY_S:
-                pauses = iter(EndlessBackOffs())
+                pauses = iter(UnlimitedBackOffs())
             _log.warning("The watch on BertPretrainJobs failed (%s); restarting it", why)
             await asyncio.sleep(next(pauses))
             # kopf discovers its resource once, when it starts.
@@ -240,7 +240,7 @@ class _Service:
 
     async def _become_ready(self, kopf_is_up: asyncio.Event) -> None:
         await kopf_is_up.wait()
-        pauses = iter(EndlessBackOffs())
+        pauses = iter(UnlimitedBackOffs())
         while True:
             pause_s = _POLL_S
             try:

@@ -61,7 +61,7 @@ def _let_go(body: dict[str, Any]) -> None:
         body.pop(key, None)
 
 
-class EndlessBackOffs:
+class UnlimitedBackOffs:
     """Seconds before each retry. Kopf gives up when a finite list of them is exhausted."""
 
     def __iter__(self) -> Iterator[float]:
@@ -107,7 +107,7 @@ def build_settings(settings: Settings) -> kopf.OperatorSettings:
     watching.inactivity_timeout = settings.watch_silence_seconds
     watching.chunk_size = JOBS_PER_PAGE
     kopf_settings.networking.request_timeout = REQUEST_TIMEOUT_S
-    kopf_settings.networking.error_backoffs = EndlessBackOffs()
+    kopf_settings.networking.error_backoffs = UnlimitedBackOffs()
     # Not used as long as there are only event handlers; set so that kopf's default name can never appear on an object.
     kopf_settings.persistence.finalizer = f"{API_GROUP}/finalizer"
     kopf_settings.persistence.progress_storage = kopf.StatusProgressStorage(field="status.kopf")

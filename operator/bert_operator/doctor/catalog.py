@@ -81,7 +81,7 @@ CHECKS = (
     Check("network-policies", network.check_policies, ("settings", "deployments", "daemon sets", "endpoints")),
 )
 """All that are made of an installed operator."""
-BEFORE = (
+PREFLIGHT = (
     Check("rights", before.check_rights, (), is_before=True),
     Check("in-the-way", before.check_obstacles, ("definition", "deployments"), is_before=True),
     Check("volumes", before.check_volumes, ("storage classes",), is_before=True),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from bert_operator.doctor.catalog import BEFORE, CHECKS, examine
+from bert_operator.doctor.catalog import CHECKS, PREFLIGHT, examine
 from bert_operator.doctor.checks.before import INSTALLING
 from bert_operator.doctor.gathering import THREADS, gather
 from bert_operator.doctor.objects import dig
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace, reader: Reader) -> Report:
     snapshot = gather(reader, namespace=namespace, is_before=arguments.pre)
     if arguments.pre:
         snapshot = replace(snapshot, allowed=ask_rights(reader, INSTALLING))
-    return Report(examine(snapshot, BEFORE if arguments.pre else CHECKS))
+    return Report(examine(snapshot, PREFLIGHT if arguments.pre else CHECKS))
 
 
 def ask_rights(reader: Reader, rights: Iterable[Right]) -> dict[Right, bool]:

@@ -78,20 +78,20 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
     """
     programs = programs or find_programs()
     hosts = _read_hosts(options.hostfile)
-    job = on_these_machines(job, hosts, options.ranks_per_node, programs)
+    job = fit_to_machines(job, hosts, options.ranks_per_node, programs)
     collectives = launch.choose_collectives(options.collectives, job.spec.collectives, job.spec.ranks, programs)
     if options.collectives is None and collectives != job.spec.collectives:
         print(f"Horovod is not installed: {job.spec.ranks} ranks take collectives: torch", file=sys.stderr)  # noqa: T201
     job = job.model_copy(update={"spec": job.spec.model_copy(update={"collectives": collectives})})
     output = (options.output or Path(job.spec.output.path)).expanduser().absolute()
-    job = keep_begun_optimizer(job, output)
+    job = keep_started_optimizer(job, output)
     placement = Placement(
         ranks=job.spec.ranks,
         ranks_per_node=job.spec.slots_per_worker if hosts else job.spec.ranks,
         hosts=hosts,
     )
     launcher = launch.choose_launcher(options.mpi, placement, programs, job.spec.collectives or "horovod")
-    job = prepare_on_these_machines(job, hosts, launcher, programs)
+    job = fit_preparation_to_machines(job, hosts, launcher, programs)
     with _working_folder(beside=output if len(hosts) > 1 else None) as folder:
         starter = _Starter(job, programs, launcher, placement, folder, output)
         path = options.status_file
@@ -133,7 +133,7 @@ def _command_line() -> str:
     return shlex.join([program, *words])
 
 
-def keep_begun_optimizer(job: BertPretrainJob, output: Path) -> BertPretrainJob:
+def keep_started_optimizer(job: BertPretrainJob, output: Path) -> BertPretrainJob:
     """Return a job that names no optimizer with that of the run which it resumes; another release may have chosen it.
 
     Args:
@@ -200,7 +200,7 @@ class _Starter:
             threads=launch.threads_per_rank(programs.cores, placement.ranks_per_node),
         )
         self._preparing = _prepare_placement(job, placement.hosts, folder)
-        self._through = start_through(job, programs, binding)
+        self._through = rank_command_prefix(job, programs, binding)
         own = job.spec.workspace
         self._own = () if own is None else (*own.command, *own.args)
         self._placement = replace(placement, hostfile=str(hostfile) if hostfile else None)
@@ -231,7 +231,7 @@ class _Starter:
         )
 
 
-def start_through(job: BertPretrainJob, programs: Programs, binding: Binding | None) -> tuple[str, ...]:
+def rank_command_prefix(job: BertPretrainJob, programs: Programs, binding: Binding | None) -> tuple[str, ...]:
     """Return the program that ranks are started through, with its options; empty if the job needs none."""
     cpu, options = job.spec.cpu, tuple[str, ...]()
     if binding is not None:
@@ -254,7 +254,7 @@ def _read_hosts(hostfile: Path | None) -> tuple[str, ...]:
     return parse_hostfile(text, source=str(hostfile))
 
 
-def on_these_machines(
+def fit_to_machines(
     job: BertPretrainJob, hosts: tuple[str, ...], ranks_per_node: int | None, programs: Programs
 ) -> BertPretrainJob:
     """Return the job with the machines and ranks of the command line, and with this machine's sockets and threads.
@@ -289,7 +289,7 @@ def _without_cpus(spec: JobSpec) -> dict[str, Any]:
     return {"resources": resources, "worker": worker}
 
 
-def prepare_on_these_machines(
+def fit_preparation_to_machines(
     job: BertPretrainJob, hosts: tuple[str, ...], launcher: LauncherName, programs: Programs
 ) -> BertPretrainJob:
     """Return the job with its data prepared by one process here, or by the hosts of a host file under Open MPI.

@@ -26,7 +26,7 @@ from bert_operator.local.display import Display
 from bert_operator.local.guard import guarded
 from bert_operator.local.launch import Launch, read_gloo_exit
 from bert_operator.local.outcomes import JobOutcome
-from bert_operator.local.output_once import find_last_words
+from bert_operator.local.output_once import find_last_message
 from bert_operator.local.processes import ChildProcess, Exited, Line
 from bert_operator.state.observed import Child, Observed, read_outcome, read_termination_record
 from bert_operator.state.plan import Plan, plan
@@ -184,7 +184,7 @@ class LocalExecutor:
 
     def _stop(self, child: Child) -> None:
         if self._process is not None:
-            self._process.ask_to_stop()
+            self._process.request_stop()
         self._children[child.attempt] = replace(child, stopping=True)
         # A user who pressed Ctrl-C may press it again; at a deadline nobody is there to do so.
         if not self._stop_signals:
@@ -303,7 +303,7 @@ class LocalExecutor:
         # horovodrun always exits with 1: the code of the rank that failed first is in its output.
         first_exit = read_gloo_exit(self._launcher_lines) if return_code == 1 else None
         outcome = read_outcome(first_exit or return_code, record)
-        message = outcome.message or find_last_words(self._last_lines) or find_last_words(self._launcher_lines)
+        message = outcome.message or find_last_message(self._last_lines) or find_last_message(self._launcher_lines)
         self._display.end_attempt(message[:_TOLD])
         self._children[attempt] = replace(
             child,

@@ -115,7 +115,7 @@ def _worth_showing(frame: list[str]) -> list[str]:
     return [] if _SAYS_THAT_IT_ENDED.search(" ".join(frame)) else frame
 
 
-def find_last_words(lines: Iterable[str]) -> str:
+def find_last_message(lines: Iterable[str]) -> str:
     """Return the last line that may say why a child has ended; empty for none."""
     lines = [line for line in without_frames(lines) if line.strip(" -=") and not _GREETING.match(line)]
     return lines[-1] if lines else ""

@@ -79,7 +79,7 @@ class ChildProcess:
         self._reader.start()
         threading.Thread(target=self._wait, daemon=True).start()
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Send SIGUSR1, on which ranks write a checkpoint and exit.
 
         mpirun forwards it to all ranks. horovodrun and torchrun do not, so local ranks are found by their command line.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TextIO
 
-from bert_operator.plugin.terminal import Ink, look_at, width_of
+from bert_operator.plugin.terminal import Ink, detect_terminal, width_of
 
 Colours = Literal["auto", "always", "never"]
 
@@ -26,7 +26,7 @@ class Console:
     @property
     def ink(self) -> Ink:
         """How results may be written."""
-        ink = look_at(self.output)
+        ink = detect_terminal(self.output)
         return ink if self.colours == "auto" else replace(ink, colours=self.colours == "always")
 
     @property

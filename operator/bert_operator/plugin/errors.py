@@ -3,8 +3,8 @@
     OperatorError            exit code 1
     ├── ApiRefused           the API server said no; carries ``status``
     │   └── NoSuchObject     it is not there; exit code 3
-    ├── NeverReached         what was waited for cannot happen any more
-    └── TimeIsUp             it did not happen in time; exit code 4
+    ├── Unreachable         what was waited for cannot happen any more
+    └── WaitTimeout             it did not happen in time; exit code 4
 
 A wrong command line, a manifest that breaks rules and a missing kubectl are InputErrors: exit code 2.
 """
@@ -33,11 +33,11 @@ class NoSuchObject(ApiRefused):
     exit_code = EXIT_NOT_FOUND
 
 
-class NeverReached(OperatorError):
+class Unreachable(OperatorError):
     """The job has ended, or gone, in another way than the one that was waited for."""
 
 
-class TimeIsUp(OperatorError):
+class WaitTimeout(OperatorError):
     """What was waited for did not happen before the deadline."""
 
     exit_code = EXIT_TIMEOUT

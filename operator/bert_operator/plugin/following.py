@@ -35,7 +35,7 @@ _RANK = re.compile(r"\[([0-9]+)\] ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class LogSelection:
     """Which lines of a job's log."""
 
     rank: int | None = None
@@ -88,7 +88,7 @@ class Follower:
     def __init__(
         self,
         kubectl: Kubectl,
-        wanted: Wanted,
+        wanted: LogSelection,
         *,
         say: Callable[[str], None] = lambda text: None,
         tell_wait: Callable[[str], None] = lambda text: None,

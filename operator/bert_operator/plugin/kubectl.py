@@ -20,7 +20,7 @@ from typing import Any
 
 from bert_operator.errors import LaunchError, OperatorError
 from bert_operator.names import API_GROUP
-from bert_operator.plugin.errors import ApiRefused, NoSuchObject, TimeIsUp
+from bert_operator.plugin.errors import ApiRefused, NoSuchObject, WaitTimeout
 from bert_operator.plugin.terminal import printable
 
 JOBS = f"bertpretrainjobs.{API_GROUP}"
@@ -148,7 +148,7 @@ class Kubectl:
             until_s: Of time.monotonic(), when to give up.
 
         Raises:
-            TimeIsUp: The time has come.
+            WaitTimeout: The time has come.
             ApiRefused: It failed.
         """
         with self.lines("get", *words, "--watch", "--output-watch-events", "-o", "json") as stream:
@@ -179,13 +179,13 @@ class LineStream:
             reader.start()
 
     def read(self, until_s: float | None = None) -> Iterator[str]:
-        """Yield lines without their ends until there are no more. Raises TimeIsUp at ``until_s`` (time.monotonic())."""
+        """Yield lines without their ends. Raises WaitTimeout at ``until_s`` (time.monotonic())."""
         while True:
             left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
             try:
                 line = self._lines.get(timeout=left_s)
             except queue.Empty:
-                raise TimeIsUp(f"kubectl {' '.join(self._words)}: time is up") from None
+                raise WaitTimeout(f"kubectl {' '.join(self._words)}: time is up") from None
             if line is None:
                 return
             yield line

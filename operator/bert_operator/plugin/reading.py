@@ -11,7 +11,7 @@ from bert_operator.plugin.errors import ApiRefused
 from bert_operator.plugin.job import Job, Json, Pod, losses, metric_row, read_pods, read_records, read_timed_records
 from bert_operator.plugin.kubectl import JOBS, Kubectl
 from bert_operator.plugin.queue_place import QueuePlace, read_place
-from bert_operator.plugin.views.status_view import Seen
+from bert_operator.plugin.views.status_view import StatusData
 from bert_operator.plugin.views.time_spent import time_of_attempt, time_of_stage
 from bert_operator.render.names import JOB_LABEL, SPEC_KEY, config_map_name
 
@@ -68,7 +68,7 @@ def read_pods_of(kubectl: Kubectl, job: Job) -> list[Pod]:
     return [pod for pod in read_pods(answer.get("items") or ()) if pod.created_s >= job.created_s]
 
 
-def see(kubectl: Kubectl, name: str, now_s: float, where: str = "") -> Seen:
+def gather_status(kubectl: Kubectl, name: str, now_s: float, where: str = "") -> StatusData:
     """Return everything that a status is made of; what may not be read is left out and named.
 
     Raises:
@@ -99,7 +99,9 @@ def see(kubectl: Kubectl, name: str, now_s: float, where: str = "") -> Seen:
             spent = time_of_attempt(logged[-1], timed, is_whole=len(lines) < _TAIL) or spent
         except ApiRefused as error:
             missing.append(f"loss curve: {first_line(error)}")
-    return Seen(job=job, pods=pods, losses=curve, place=place, spent=spent, missing=missing, now_s=now_s, where=where)
+    return StatusData(
+        job=job, pods=pods, losses=curve, place=place, spent=spent, missing=missing, now_s=now_s, where=where
+    )
 
 
 def _queue_of(kubectl: Kubectl, job: Job) -> object:

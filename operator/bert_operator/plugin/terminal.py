@@ -1,4 +1,4 @@
-"""What a terminal can show: colours, bars, sparklines, tables. Pure, except for ``look_at``."""
+"""What a terminal can show: colours, bars, sparklines, tables. Pure, except for ``detect_terminal``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Ink:
 PLAIN = Ink()
 
 
-def look_at(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Ink:
+def detect_terminal(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Ink:
     """Return what can be written to a stream: colours on terminals alone, and not with NO_COLOR (no-color.org)."""
     is_terminal = stream.isatty() and environment.get("TERM") != "dumb"
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")

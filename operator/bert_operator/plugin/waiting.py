@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bert_operator.errors import InputError
-from bert_operator.plugin.errors import ApiRefused, NeverReached, NoSuchObject, TimeIsUp
+from bert_operator.plugin.errors import ApiRefused, NoSuchObject, Unreachable, WaitTimeout
 from bert_operator.plugin.job import TERMINAL_PHASES, Job
 from bert_operator.plugin.kubectl import JOBS, Kubectl
 from bert_operator.plugin.reading import check_name
@@ -101,7 +101,7 @@ def watch_job(
 
     Raises:
         NoSuchObject: There is none from the beginning.
-        TimeIsUp: The time has come.
+        WaitTimeout: The time has come.
         ApiRefused: It may not be read, or the API server has not answered 30 times in a row.
     """
     check_name(name)
@@ -127,7 +127,7 @@ def watch_job(
             if uid is None or error.status in (401, 403) or num_refused == 30:
                 raise
             if until_s is not None and time.monotonic() >= until_s:
-                raise TimeIsUp(f"{name}: time is up") from error
+                raise WaitTimeout(f"{name}: time is up") from error
         # The server ends watches after some minutes; one that it ends at once must not keep a core busy.
         pause(PAUSE_S)
 
@@ -154,8 +154,8 @@ def wait_for(
         pause: Waits for so many seconds.
 
     Raises:
-        NeverReached: The job has ended otherwise, or was deleted.
-        TimeIsUp: It took too long.
+        Unreachable: The job has ended otherwise, or was deleted.
+        WaitTimeout: It took too long.
         NoSuchObject: There is no such job.
         ApiRefused: It cannot be read.
     """
@@ -166,13 +166,13 @@ def wait_for(
             if job is None:
                 if awaited.is_deletion:
                     return None
-                raise NeverReached(f"{name} was deleted, and {awaited.text} was waited for")
+                raise Unreachable(f"{name} was deleted, and {awaited.text} was waited for")
             last = job
             tell(job)
             if not awaited.is_deletion and awaited.holds(job) and not (job.is_stale and not job.has_ended):
                 return job
             if job.phase in TERMINAL_PHASES and not awaited.is_deletion:
-                raise NeverReached(
+                raise Unreachable(
                     f"{name} has ended as {job.phase} ({job.reason}: {printable(job.message)}); {awaited.text} was "
                     "waited for"
                 )
@@ -180,9 +180,9 @@ def wait_for(
         if awaited.is_deletion:
             return None
         raise
-    except TimeIsUp:
+    except WaitTimeout:
         now = f"it is {last.phase} ({last.reason})" if last is not None else "it was not seen"
-        raise TimeIsUp(
+        raise WaitTimeout(
             f"{name}: not {awaited.text} after {timeout_s:g} s; {now}",
             hint=f"kubectl bert status {name}{kubectl.where}",
         ) from None

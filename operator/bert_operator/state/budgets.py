@@ -21,12 +21,12 @@ def since_checkpoint(failures: list[Failure]) -> list[Failure]:
     """Return the failures since a checkpoint that went further than all before: what dies behind it made progress.
 
     Further, not other: an attempt that begins anew, or from an older checkpoint, saves steps that were saved before.
-    A data build saves its finished parts. Whether what is reported is there is another question: ``since_proof``.
+    A data build saves its finished parts. Whether a reported checkpoint exists: ``since_confirmed_progress``.
     """
     return failures[_last_advance(failures, lambda failure: failure.checkpoint) :]
 
 
-def since_proof(failures: list[Failure]) -> list[Failure]:
+def since_confirmed_progress(failures: list[Failure]) -> list[Failure]:
     """Return the failures since an attempt that began further than all before: what the one before it saved was there.
 
     Failures that an earlier release wrote down say nothing of where attempts began: their checkpoints are believed.
@@ -38,7 +38,7 @@ def since_proof(failures: list[Failure]) -> list[Failure]:
     return failures[first - 1 if was_saved_before else first :]
 
 
-def most_unproven(retries: int) -> int:
+def max_unconfirmed(retries: int) -> int:
     """Return how many failures count until one attempt has to have resumed from what those before have reported.
 
     Twice as many as without any progress: an attempt may die before it tells where it has begun.
@@ -46,7 +46,7 @@ def most_unproven(retries: int) -> int:
     return 2 * retries + 1
 
 
-def since_settled(failures: list[Failure]) -> list[Failure]:
+def since_long_run(failures: list[Failure]) -> list[Failure]:
     """Return the failures since an attempt that ran for long: the next one follows those with a growing pause.
 
     Whatever they have reported: what a program prints costs it nothing, and each attempt costs the cluster a set of

@@ -154,7 +154,7 @@ def _is_lost(observed: Observed, failed: set[int]) -> bool:
     present = any(child.attempt >= previous.attempt for child in observed.children)
     accounted = previous.attempt in failed or previous.run in previous.completed_runs
     expected = observed.stop_requested or _are_all_stopped(previous)
-    return previous.attempt > 0 and was_seen(observed) and not (present or accounted or expected)
+    return previous.attempt > 0 and was_observed(observed) and not (present or accounted or expected)
 
 
 def _lost(previous: JobStatus, now_s: float) -> Failure:
@@ -176,7 +176,7 @@ def _has_trained(child: Child, observed: Observed, failures: Mapping[int, Failur
     return child.run == TRAINING_RUN and (is_saved or any(is_storage(failure) for failure in earlier))
 
 
-def was_seen(observed: Observed) -> bool:
+def was_observed(observed: Observed) -> bool:
     """Return whether the child of the newest attempt in the status was ever seen."""
     previous = observed.status
     records = (previous.child, observed.created)

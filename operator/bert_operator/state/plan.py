@@ -17,11 +17,11 @@ from bert_operator.state.bad_nodes import find_bad_nodes
 from bert_operator.state.budgets import (
     back_off_s,
     is_storage,
-    most_unproven,
+    max_unconfirmed,
     num_counted,
     since_checkpoint,
-    since_proof,
-    since_settled,
+    since_confirmed_progress,
+    since_long_run,
 )
 from bert_operator.state.deadlines import (
     earliest,
@@ -30,7 +30,7 @@ from bert_operator.state.deadlines import (
     seconds_to_reach_workers,
     seconds_to_start,
 )
-from bert_operator.state.failures import list_failures, was_seen
+from bert_operator.state.failures import list_failures, was_observed
 from bert_operator.state.findings import find_findings
 from bert_operator.state.observed import Blocker, Child, Observed
 from bert_operator.state.queues import describe_queued, find_queue
@@ -346,8 +346,8 @@ def _final_verdict(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdi
         count = sum(failure.kind == "Infrastructure" for failure in in_vain)
         message = f"{_say_failures(count)} without a new checkpoint in between. {message}"
         return Verdict(phase="Failed", reason=Reason.INFRASTRUCTURE_RETRIES_SPENT, message=message)
-    unproven = since_proof(failures)
-    if num_counted(unproven) > most_unproven(policy.infrastructure_retries):
+    unproven = since_confirmed_progress(failures)
+    if num_counted(unproven) > max_unconfirmed(policy.infrastructure_retries):
         count = sum(failure.kind == "Infrastructure" for failure in unproven)
         message = (
             f"{_say_failures(count)}, and no attempt has told (event=resumed) that it went on from what those "
@@ -363,7 +363,7 @@ def _say_failures(count: int) -> str:
 
 def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now_s: float) -> _Step:
     """Create the next attempt at a run, or wait: for the back-off, or until the previous child is gone."""
-    failures = since_settled([failure for failure in facts.failures if failure.run == run.name])
+    failures = since_long_run([failure for failure in facts.failures if failure.run == run.name])
     # From the failure on, not from now: a restart of the operator must not prolong the wait.
     wait_s = back_off_s(failures) - (now_s - parse_time(failures[-1].finished_at)) if failures else 0.0
     if wait_s > 0:
@@ -404,7 +404,7 @@ def _was_never_created(observed: Observed, facts: Facts) -> bool:
     return (
         previous.attempt > 0
         and previous.attempt == facts.attempt
-        and not (was_seen(observed) or previous.attempt in ended or previous.run in facts.completed_runs)
+        and not (was_observed(observed) or previous.attempt in ended or previous.run in facts.completed_runs)
     )
 
 

@@ -14,14 +14,6 @@ from types import MappingProxyType
 
 import torch
 
-from bert_trainer.checkpoints.accounting import (
-    NEXT_SENTENCE,
-    Fitted,
-    Source,
-    copy_tensors,
-    fit_weights,
-    list_names,
-)
 from bert_trainer.checkpoints.description import (
     Described,
     find_description,
@@ -30,6 +22,14 @@ from bert_trainer.checkpoints.description import (
 from bert_trainer.checkpoints.initial_weights import read_source
 from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.checkpoints.tokenizer_files import is_lower_case
+from bert_trainer.checkpoints.weight_matching import (
+    NEXT_SENTENCE,
+    MatchedWeights,
+    Source,
+    copy_tensors,
+    list_names,
+    match_weights,
+)
 from bert_trainer.config.checks import TENSORFLOW_LAYER_NORM_EPS, fits_tensorflow
 from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.config.stages import ExportFormat
@@ -138,12 +138,12 @@ def _import(
     return "\n".join(map(shown, lines))
 
 
-def _read(path: Path, kind: str, config: ModelConfig, vocabulary: Vocabulary) -> tuple[Source, Fitted]:
+def _read(path: Path, kind: str, config: ModelConfig, vocabulary: Vocabulary) -> tuple[Source, MatchedWeights]:
     # Names and shapes are all that reading needs of the model; its memory is taken once the weights are known to fit.
     with torch.device("meta"):
         shapes = Bert(config, vocabulary.size)
     source = read_source(path, kind, shapes)
-    return source, fit_weights(source, shapes, vocabulary)
+    return source, match_weights(source, shapes, vocabulary)
 
 
 def _render_account(
@@ -151,7 +151,7 @@ def _render_account(
     described: Described,
     config: ModelConfig,
     source: Source,
-    fitted: Fitted,
+    fitted: MatchedWeights,
     vocabulary: Vocabulary,
 ) -> list[str]:
     table = source.tensors["embeddings.tokens.weight"]

@@ -16,10 +16,10 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from bert_trainer.checkpoints.accounting import NEXT_SENTENCE, by_our_names, max_elements
 from bert_trainer.checkpoints.foreign_formats import HUGGINGFACE_FILES
 from bert_trainer.checkpoints.huggingface_export import huggingface_config, huggingface_name
 from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
+from bert_trainer.checkpoints.weight_matching import NEXT_SENTENCE, by_our_names, max_elements
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.model_file import FIXED, read_activation
 from bert_trainer.errors import InputError
@@ -137,7 +137,7 @@ def translate(tensors: Mapping[str, Tensor], model: Bert) -> dict[str, Tensor]:
     return {named[name]: tensor for name, tensor in tensors.items()}
 
 
-def is_others_head(name: str) -> bool:
+def is_foreign_head(name: str) -> bool:
     """Return whether a tensor of transformers' name belongs to a part that stands behind the encoder and is not ours.
 
     A parameter of a module outside the encoder and the heads of pretraining: those are whole, or refused.
@@ -219,7 +219,7 @@ _READERS: Mapping[str, Callable[[Path], dict[str, Tensor]]] = MappingProxyType(
 )
 
 
-def todays_name(name: str) -> str:
+def current_name(name: str) -> str:
     """Return what transformers calls today what older conversions call otherwise."""
     stem, dot, ending = name.rpartition(".")
     is_norm = stem.lower().endswith("norm")
@@ -236,9 +236,9 @@ def without_copies(path: Path, tensors: Mapping[str, Tensor], model: Bert) -> di
     """
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        today = todays_name(name)
+        today = current_name(name)
         if today in renamed:
-            older = next(other for other in tensors if other != today and todays_name(other) == today)
+            older = next(other for other in tensors if other != today and current_name(other) == today)
             raise InputError(
                 f"{path}: got both {shown(today)[:200]} and {shown(older)[:200]}; allowed: one of them",
                 hint="save one model alone",

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from bert_trainer.checkpoints.accounting import Fitted, Source, copy_tensors, fit_tensors, fit_weights, list_names
 from bert_trainer.checkpoints.checkpoint import (
     MODEL_FILE,
     OPTIMIZER_FILE,
@@ -22,12 +21,20 @@ from bert_trainer.checkpoints.checkpoint import (
     read_checkpoint,
 )
 from bert_trainer.checkpoints.foreign_formats import check_format
-from bert_trainer.checkpoints.huggingface_import import is_others_head, read_model_folder
+from bert_trainer.checkpoints.huggingface_import import is_foreign_head, read_model_folder
 from bert_trainer.checkpoints.nvidia_import import read_nvidia_checkpoint
 from bert_trainer.checkpoints.tensor_files import check_header, tensors_by_name
 from bert_trainer.checkpoints.tensorflow_import import list_optimizer_state, read_tensorflow_checkpoint
-from bert_trainer.checkpoints.tensorflow_names import is_others_variable
+from bert_trainer.checkpoints.tensorflow_names import is_foreign_variable
 from bert_trainer.checkpoints.tensorflow_prefix import describe_choice
+from bert_trainer.checkpoints.weight_matching import (
+    MatchedWeights,
+    Source,
+    copy_tensors,
+    list_names,
+    match_tensors,
+    match_weights,
+)
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, find_vocabulary_file
@@ -62,12 +69,12 @@ def load(
         source = read_source(path, start.format, model, start.load)
         if start.load == "none":
             return f"{source.path} can be read; nothing was loaded from it", 0
-        fitted = fit_weights(source, model, vocabulary)
+        fitted = match_weights(source, model, vocabulary)
         copy_tensors(fitted, parameters.named(parameters.values))
         if start.load == "weights":
             return _describe("weights", source, fitted), 0
         for part, flat in moments.items():
-            copy_tensors(fit_tensors(source, source.moments[part], model), parameters.named(flat))
+            copy_tensors(match_tensors(source, source.moments[part], model), parameters.named(flat))
     except InputError as error:
         raise InputError(f"initial_checkpoint.path: {error.message}", hint=error.hint) from error.__cause__ or error
     except OSError as error:
@@ -91,7 +98,7 @@ def _read_huggingface(path: Path, model: Bert, _: str) -> Source:
         path=path,
         tensors=tensors,
         spell=spell,
-        is_others=is_others_head,
+        is_foreign=is_foreign_head,
         vocabulary_file=find_vocabulary_file(path),
     )
 
@@ -121,7 +128,7 @@ def _read_tensorflow(path: Path, model: Bert, _: str) -> Source:
         path=path,
         tensors=tensors,
         spell=spell,
-        is_others=is_others_variable,
+        is_foreign=is_foreign_variable,
         note=describe_choice(path),
         vocabulary_file=find_vocabulary_file(folder),
         ignored=list_optimizer_state(path, model),
@@ -188,7 +195,7 @@ def _check_settings(path: Path, model: Bert) -> None:
             )
 
 
-def _describe(what: str, source: Source, fitted: Fitted) -> str:
+def _describe(what: str, source: Source, fitted: MatchedWeights) -> str:
     left = f"; left as drawn: {', '.join(fitted.fresh)}" if fitted.fresh else ""
     unused = f"; not used: {list_names(fitted.unused)}" if fitted.unused else ""
     note = f"; {source.note}" if source.note else ""

@@ -21,7 +21,7 @@ from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.task_model import TaskModel
 from bert_trainer.output.run_folder import remove_folder
-from bert_trainer.system.atomic_files import disk_errors, unguessable
+from bert_trainer.system.atomic_files import disk_errors, random_suffix
 
 CARD_FILE = "README.md"
 _FINE_TUNED_FORMATS = ("huggingface", "onnx")
@@ -66,7 +66,7 @@ def export_model(
             hint="export the pretrained model in that format, before it is fine-tuned",
         )
     # What a killed attempt has left is removed in a run's folder alone; elsewhere it may be another process's.
-    staging = target.with_name(f".{target.name}.{unguessable()}.aside")
+    staging = target.with_name(f".{target.name}.{random_suffix()}.aside")
     if replace:
         remove_aside(target)
     try:

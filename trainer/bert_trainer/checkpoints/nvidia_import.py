@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bert_trainer.checkpoints.accounting import Source, is_of_size
 from bert_trainer.checkpoints.foreign_formats import newest_nvidia_file
 from bert_trainer.checkpoints.huggingface_export import huggingface_name
-from bert_trainer.checkpoints.huggingface_import import is_others_head, todays_name, translate, unwrap, without_copies
+from bert_trainer.checkpoints.huggingface_import import current_name, is_foreign_head, translate, unwrap, without_copies
 from bert_trainer.checkpoints.tensor_files import read_pickled, scalar, tensors_by_name
+from bert_trainer.checkpoints.weight_matching import Source, is_of_size
 from bert_trainer.dataset.tokens.wordpiece import find_vocabulary_file
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
@@ -63,14 +63,14 @@ def read_nvidia_checkpoint(path: Path, model: Bert, what: str = "weights") -> So
     held = tensors_by_name(file, content if bare else content["model"], "" if bare else "model")
     held, _ = unwrap(file, held, "bert")
     renamed = {_rename(name): tensor for name, tensor in held.items()}
-    plain = {todays_name(_rename(name)) for name in held if any(word in name for word in _NOT_DECAYED)}
+    plain = {current_name(_rename(name)) for name in held if any(word in name for word in _NOT_DECAYED)}
     if len(renamed) != len(held):
         raise InputError(f"{file}: model: got two tensors of one name; allowed: one", hint="save one model alone")
     # In the order of the optimizer: tied copies come after their originals and are no parameters of their own.
     weights = without_copies(file, renamed, model)
     optimizer = {} if bare else content.get("optimizer")
     # Those that fit no model of these sizes are refused by name, together; nothing is computed with them before.
-    is_sound = is_of_size(translate(weights, model), model, is_others_head)
+    is_sound = is_of_size(translate(weights, model), model, is_foreign_head)
     if is_sound and not bare and content.get("master params") is not None:
         masters = _from_masters(file, weights, plain, content["master params"], _groups(optimizer))
         if any(not _is_same(masters[name], tensor) for name, tensor in weights.items()):
@@ -87,7 +87,7 @@ def read_nvidia_checkpoint(path: Path, model: Bert, what: str = "weights") -> So
         path=file,
         tensors=translate(weights, model),
         spell=lambda name: huggingface_name(name, architecture),
-        is_others=is_others_head,
+        is_foreign=is_foreign_head,
         moments={part: translate(named, model) for part, named in moments.items()},
         moment_steps=steps,
         vocabulary_file=find_vocabulary_file(file.parent),

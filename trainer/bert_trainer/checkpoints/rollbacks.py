@@ -46,7 +46,7 @@ def write_rollbacks(output: Path, rollbacks: Sequence[Rollback]) -> None:
     write_json_atomically(output / ROLLBACKS_FILE, document)
 
 
-def why_distrusted(checkpoint: Checkpoint, rollbacks: Sequence[Rollback]) -> str | None:
+def distrust_reason(checkpoint: Checkpoint, rollbacks: Sequence[Rollback]) -> str | None:
     """Return why a run must not go on from a checkpoint of its own; None if it may."""
     at = (checkpoint.position.stage_index, checkpoint.position.step)
     for rollback in rollbacks:
@@ -55,7 +55,7 @@ def why_distrusted(checkpoint: Checkpoint, rollbacks: Sequence[Rollback]) -> str
     return None
 
 
-def with_those_of(checkpoint: Checkpoint, rollbacks: tuple[Rollback, ...]) -> tuple[Rollback, ...]:
+def merge_rollbacks(checkpoint: Checkpoint, rollbacks: tuple[Rollback, ...]) -> tuple[Rollback, ...]:
     """Return the rollbacks that a record and a checkpoint of the same run hold together, oldest first."""
     if set(checkpoint.rollbacks) <= set(rollbacks):
         return rollbacks

@@ -45,7 +45,7 @@ from bert_trainer.checkpoints.checkpoint import (
 from bert_trainer.config.run_config import CONTRACT_VERSION
 from bert_trainer.errors import TrainerError, TrainingUnhealthy
 from bert_trainer.output.run_folder import RunFolder, remove_folder
-from bert_trainer.system.atomic_files import describe_free, disk_errors, is_full, is_trouble, unguessable
+from bert_trainer.system.atomic_files import describe_free, disk_errors, is_full, is_storage_error, random_suffix
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class CheckpointStore:
 
     def _write(self, position: Position, tensors: dict[str, dict[str, Tensor]], more: Mapping[str, Any]) -> None:
         target = self.path_of(position)
-        staging = self.root / f".{target.name}.{unguessable()}"
+        staging = self.root / f".{target.name}.{random_suffix()}"
         began_at_s = time.monotonic()
         try:
             # Before anything is made: where a volume was mounted, a folder may be left that is not ours.
@@ -194,7 +194,12 @@ class CheckpointStore:
             except OSError as error:
                 remove_folder(staging)
                 # Nobody mounts a volume for writing again under a running pod.
-                if wait_s is None or error.errno == errno.EROFS or not is_trouble(error) or self._hurries.is_set():
+                if (
+                    wait_s is None
+                    or error.errno == errno.EROFS
+                    or not is_storage_error(error)
+                    or self._hurries.is_set()
+                ):
                     raise
                 again = f"trying again in {wait_s:.0f} s"
                 logger.warning("%s: could not be written (%s); %s", self.path_of(position), error.strerror, again)
@@ -257,16 +262,16 @@ class CheckpointStore:
             # It stays where refused/ is in it.
             self.root.rmdir()
 
-    def latest_valid(self, why_distrusted: Callable[[Checkpoint], str | None] = lambda _: None) -> Checkpoint | None:
+    def latest_valid(self, distrust_reason: Callable[[Checkpoint], str | None] = lambda _: None) -> Checkpoint | None:
         """Return the latest checkpoint that verifies; later ones that do not are moved to ``refused/``.
 
-        why_distrusted: says of one that verifies why it is moved there all the same.
+        distrust_reason: says of one that verifies why it is moved there all the same.
 
         Raises:
             TrainerError: one cannot be read for a reason that may be transient; an older one must not replace it.
         """
         for found in self.valid():
-            why = why_distrusted(found)
+            why = distrust_reason(found)
             if why is None:
                 return found
             self._set_aside(found.path, f"{found.path}: {why}")
@@ -302,7 +307,7 @@ class CheckpointStore:
                 num_kept += self._verify(path) is not None
             elif not position.stage_finished:
                 # Renamed first: a kill in the middle of the deletion would leave what looks like a damaged checkpoint.
-                doomed = self.root / f".{path.name}.{unguessable()}"
+                doomed = self.root / f".{path.name}.{random_suffix()}"
                 with disk_errors(path):
                     path.rename(doomed)
                 remove_folder(doomed)

@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bert_trainer.checkpoints.accounting import NEXT_SENTENCE, by_our_names
 from bert_trainer.checkpoints.description import MAX_PADDING_ROWS
 from bert_trainer.checkpoints.huggingface_import import check_settings
 from bert_trainer.checkpoints.tensorflow_bundle import Bundle, index_path, open_bundle
 from bert_trainer.checkpoints.tensorflow_names import find_training_state, is_transposed, tensorflow_name
 from bert_trainer.checkpoints.tensorflow_prefix import find_prefix
+from bert_trainer.checkpoints.weight_matching import NEXT_SENTENCE, by_our_names
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.layers import BY_ENTRY

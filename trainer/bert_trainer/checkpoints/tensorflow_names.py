@@ -62,7 +62,7 @@ def find_training_state(shapes: Mapping[str, Sequence[int]], ours: Iterable[str]
     }
 
 
-def is_others_variable(theirs: str) -> bool:
+def is_foreign_variable(theirs: str) -> bool:
     """Return whether a variable stands outside the encoder and the heads of pretraining: another task's head has."""
     return not _is_ours(theirs) and not theirs.startswith("'")
 

@@ -19,7 +19,7 @@ from bert_trainer.checkpoints.tensor_files import read_safetensors
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.errors import InputError
 from bert_trainer.output.run_folder import remove_folder
-from bert_trainer.system.atomic_files import disk_errors, unguessable, write_json_atomically
+from bert_trainer.system.atomic_files import disk_errors, random_suffix, write_json_atomically
 
 SUM_KEY = "model_sha256"
 
@@ -88,7 +88,7 @@ def swap_folder(target: Path, fill: Callable[[Path], None], *, before_commit: Ca
     Raises:
         TrainerError: the disk is full or failing, or what ``before_commit`` raises.
     """
-    staging, before = target.with_name(f".{target.name}.{unguessable()}.aside"), _before_of(target)
+    staging, before = target.with_name(f".{target.name}.{random_suffix()}.aside"), _before_of(target)
     with disk_errors(target):
         remove_aside(target)
         staging.mkdir(parents=True)

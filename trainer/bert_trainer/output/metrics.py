@@ -35,7 +35,7 @@ from bert_trainer.output.gauges import (
     RUN_GAUGES,
 )
 from bert_trainer.output.progress import Reporter, Value
-from bert_trainer.system.atomic_files import disk_errors, open_no_link, unguessable
+from bert_trainer.system.atomic_files import disk_errors, open_no_link, random_suffix
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 METRICS_FILE = "metrics.jsonl"
 
 Record = dict[str, Value]
-OfRanks = Mapping[str, Sequence[float | None]]
+RankFigures = Mapping[str, Sequence[float | None]]
 """Figures of every rank, by name; None where a rank has none."""
-NOTHING_OF_RANKS: OfRanks = MappingProxyType({})
+NO_RANK_FIGURES: RankFigures = MappingProxyType({})
 
 _OF_EVERY_RECORD = {"event", "attempt", "attempt_run", "attempt_uid", "run_s", "cpu_s"}
 
@@ -72,7 +72,7 @@ class MetricsWriter:
             from torch.utils.tensorboard import SummaryWriter
 
             # The rest of the name is a time, a host and a process, which others can guess, and links are followed.
-            self._tensorboard = SummaryWriter(str(self.folder / "tensorboard"), filename_suffix=f".{unguessable()}")
+            self._tensorboard = SummaryWriter(str(self.folder / "tensorboard"), filename_suffix=f".{random_suffix()}")
         if self.config.prometheus_port is not None:
             # A registry of its own: the global one adds figures of Python, and refuses the same name in a second run.
             registry = CollectorRegistry()
@@ -101,7 +101,7 @@ class MetricsWriter:
             self.prometheus_port = server.server_port
             self._close_server = (server, thread)
 
-    def progress(self, record: Record, of_ranks: OfRanks = NOTHING_OF_RANKS) -> None:
+    def progress(self, record: Record, of_ranks: RankFigures = NO_RANK_FIGURES) -> None:
         """Publish one logging interval; ``record`` has at least stage, step and steps."""
         self.event("progress", of_ranks, **record)
         self._publish(str(record["stage"]), int(record["step"] or 0), record)
@@ -143,7 +143,7 @@ class MetricsWriter:
             if isinstance(value, int | float) and name in self._gauges:
                 self._gauges[name].labels(stage).set(value)
 
-    def event(self, event: str, of_ranks: OfRanks = NOTHING_OF_RANKS, /, **fields: Value) -> None:
+    def event(self, event: str, of_ranks: RankFigures = NO_RANK_FIGURES, /, **fields: Value) -> None:
         """Append a record to ``metrics.jsonl`` and print its line, which lacks the figures of single ranks.
 
         Raises:

@@ -196,7 +196,7 @@ class RunFolder:
             remove_partial_files(folder)
 
 
-def give_up_unused(config: RunConfig, *, attempt: int) -> None:
+def release_unused_claim(config: RunConfig, *, attempt: int) -> None:
     """Take back the claim of a run that was refused for its input before it had saved anything.
 
     Its records would refuse the corrected run in turn: as one that holds the folder, or as made with other settings.

@@ -8,7 +8,7 @@ from typing import Literal
 
 from bert_trainer.errors import InputError, WrongWorld
 from bert_trainer.parallel.watched_world import WatchedWorld
-from bert_trainer.parallel.world import Alone, World
+from bert_trainer.parallel.world import SingleRank, World
 from bert_trainer.system.launched_rank import LaunchedRank, read_launched
 
 Collectives = Literal["horovod", "torch"]
@@ -59,14 +59,14 @@ def _join(launched: LaunchedRank | None, expected_ranks: int, collectives: Colle
         # Here, not above: torch.distributed takes half a second, which a run by Horovod need not wait for.
         from bert_trainer.parallel.torch_world import TorchWorld
 
-        return TorchWorld(launched, may_use_gpus=may_use_gpus) if launched is not None and size > 1 else Alone()
+        return TorchWorld(launched, may_use_gpus=may_use_gpus) if launched is not None and size > 1 else SingleRank()
     if launched is not None and launched.launcher == "torchrun" and size > 1:
         raise WrongWorld(
             f"collectives: got 'horovod'; torchrun has started {size} ranks (WORLD_SIZE), which Horovod cannot join",
             hint="set collectives to 'torch', or start the run by mpirun",
         )
     if size == 1 and expected_ranks == 1:
-        return Alone()
+        return SingleRank()
     if importlib.util.find_spec("horovod") is None:
         raise InputError(
             "collectives: got 'horovod', which is not installed",

@@ -26,7 +26,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.output.termination import report_error
-from bert_trainer.parallel.mpi_meeting import MpiMeeting
+from bert_trainer.parallel.mpi_rendezvous import MpiRendezvous
 from bert_trainer.parallel.row_balancing import rank_slice
 from bert_trainer.parallel.world import LostPeer, Pending, all_reduce_buckets_, broadcast_pickled
 from bert_trainer.system.launched_rank import LaunchedRank
@@ -160,7 +160,7 @@ class TorchWorld:
             TrainerError: ranks are missing, or rank 0 cannot be reached.
         """
         self.rank, self.size = launched.rank, launched.size
-        self._mpi: MpiMeeting | None = None
+        self._mpi: MpiRendezvous | None = None
         # What the latest operations on the host used, so that no thread of Gloo is the last to hold it (``close``).
         self._latest: deque[Tensor] = deque(maxlen=4)
         _check_interfaces(os.environ.get(_INTERFACE, ""))
@@ -194,7 +194,7 @@ class TorchWorld:
                     hint=f"set {_ADDRESS} and {_PORT} to an address and a free port of rank 0's machine, the same for "
                     "all ranks; torchrun does so itself",
                 )
-            self._mpi = MpiMeeting()
+            self._mpi = MpiRendezvous()
             return self._open_store(self._mpi)
         except dist.DistError as error:
             address, port = os.environ.get(_ADDRESS), os.environ.get(_PORT)
@@ -204,7 +204,7 @@ class TorchWorld:
                 hint="rank 0 has to be reachable there from all machines, and the port free on its own",
             ) from error
 
-    def _open_store(self, mpi: MpiMeeting) -> Any:
+    def _open_store(self, mpi: MpiRendezvous) -> Any:
         """Open a store on a free port of rank 0's machine."""
         # Through ``vars``: torch's own list of what it exports lacks it.
         patience, tcp_store = timedelta(seconds=_MEETING_S), vars(dist)["TCPStore"]

@@ -91,7 +91,7 @@ class Done:
 
 
 @dataclass(slots=True)
-class Alone:
+class SingleRank:
     """One process that needs nobody."""
 
     rank: int = 0

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bert_trainer.parallel.flat_parameters import ROW
 from bert_trainer.parallel.row_balancing import rank_slice
-from bert_trainer.parallel.world import BUCKET_ELEMENTS, Alone, Pending, World
+from bert_trainer.parallel.world import BUCKET_ELEMENTS, Pending, SingleRank, World
 
 BUCKET_ROWS = BUCKET_ELEMENTS // ROW
 
@@ -45,7 +45,7 @@ class Zero1Partition:
     @classmethod
     def whole(cls, num_rows: int) -> Zero1Partition:
         """Return the partition of a single rank, which has all rows."""
-        return cls(num_rows, Alone(), split=False)
+        return cls(num_rows, SingleRank(), split=False)
 
     def _own_rows_of(self, bucket: slice, rank: int) -> slice:
         if not self.is_split:

@@ -143,7 +143,7 @@ class HangWatch:
         action: Action,
         environment: Mapping[str, str],
         write: Callable[[str], None],
-        sign_of_life: str | None = None,
+        keepalive: str | None = None,
     ) -> None:
         """Watch nothing yet.
 
@@ -151,9 +151,9 @@ class HangWatch:
             action: What follows when the rank has hung.
             environment: This process's own, for the number of the rank.
             write: Takes lines for the launcher.
-            sign_of_life: A line for the launcher, written again and again; None: another rank of this host does.
+            keepalive: A line for the launcher, written again and again; None: another rank of this host does.
         """
-        self._sign_of_life = sign_of_life
+        self._keepalive = keepalive
         self._shortest_s = read_limits(environment)[0]
         self._alive_every_s = min(_ALIVE_SHARE * self._shortest_s, _MAX_ALIVE_S)
         self._action, self._rank, self._write = action, read_rank(environment), write
@@ -178,8 +178,8 @@ class HangWatch:
 
     def start(self, process: int) -> None:
         """Watch a process, in a thread."""
-        if self._sign_of_life is not None:
-            self._write(self._sign_of_life)
+        if self._keepalive is not None:
+            self._write(self._keepalive)
         self._thread = threading.Thread(target=self._watch, args=(process,), daemon=True)
         self._thread.start()
 
@@ -203,9 +203,9 @@ class HangWatch:
         while not self._ended.wait(_POLL_S):
             now_s, before_s = time.monotonic(), looked_at_s
             looked_at_s = now_s
-            if self._sign_of_life is not None and now_s - told_at_s >= self._alive_every_s:
+            if self._keepalive is not None and now_s - told_at_s >= self._alive_every_s:
                 told_at_s = now_s
-                self._tell(self._sign_of_life)
+                self._tell(self._keepalive)
             beat = self._read()
             # Seen twice the same: one that is being written while it is read is no evidence.
             is_settled, before = beat is not None and beat == before, beat

@@ -22,6 +22,7 @@ from pathlib import Path
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, Stopped, TrainerError
 from bert_trainer.pod.binding import Binding
 from bert_trainer.pod.exit_codes import Evidence, build_record, decide_exit_code, shell_exit_code, write_record
+from bert_trainer.pod.keepalives import keepalives
 from bert_trainer.pod.launcher_log import LauncherLog, find_first_failure, read_record_source
 from bert_trainer.pod.mpi import (
     Host,
@@ -41,7 +42,6 @@ from bert_trainer.pod.rank import DeclaredTopology, rank_command
 from bert_trainer.pod.rank_logs import RankLogFiles
 from bert_trainer.pod.rank_output import OutputForwarder
 from bert_trainer.pod.rendezvous import LaunchMonitor, join_names
-from bert_trainer.pod.signs_of_life import signs_of_life
 
 Probe = Callable[[], str | None]
 """Returns None if a host answers, else why not."""
@@ -176,7 +176,7 @@ def _run(
     log = LauncherLog(read_record_source(job.program, os.environ))
     monitor = LaunchMonitor.of(log, stop, os.environ, ranks=job.ranks, hosts=job.workers, report=report)
     forwarder = OutputForwarder(launcher.tag, RankLogFiles(os.environ, ranks=job.ranks), monitor.take)
-    with signs_of_life(log.source, os.environ), monitor.watching(forwarder.is_stuck):
+    with keepalives(log.source, os.environ), monitor.watching(forwarder.is_stuck):
         code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
     # After the last lines, which may be announcements.

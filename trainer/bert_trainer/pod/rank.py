@@ -25,7 +25,7 @@ from bert_trainer.pod.binding import Binding, choose_processors
 from bert_trainer.pod.hang_watch import HangWatch, read_action
 from bert_trainer.pod.processes import die_with_parent
 from bert_trainer.pod.rank_pipes import RankPipes
-from bert_trainer.pod.rendezvous import render_announcement, render_rank_end, render_sign_of_life
+from bert_trainer.pod.rendezvous import render_announcement, render_keepalive, render_rank_end
 from bert_trainer.pod.transport_check import check_transports
 from bert_trainer.pod.transports import describe_transports, read_transports
 from bert_trainer.system.machine import Machine, bound_processors, quota_cores, read_machine
@@ -136,8 +136,8 @@ def run_rank(
 
 def _run_child(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
     pipes = RankPipes()
-    sign_of_life = render_sign_of_life(environment) if read_local_rank(environment) == 0 else None
-    watch = HangWatch(read_action(environment), environment, pipes.write, sign_of_life)
+    keepalive = render_keepalive(environment) if read_local_rank(environment) == 0 else None
+    watch = HangWatch(read_action(environment), environment, pipes.write, keepalive)
     # Signals that arrive before the child exists are kept for it.
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []

@@ -333,7 +333,7 @@ def render_announcement(environment: Mapping[str, str], host: str) -> str:
     return f"bert-pod/1 event=rank rank={read_rank(environment)} size={read_size(environment)} host={host}"
 
 
-def render_sign_of_life(environment: Mapping[str, str]) -> str:
+def render_keepalive(environment: Mapping[str, str]) -> str:
     """Return the line that tells that a rank's lines arrive."""
     return f"bert-pod/1 event=rank_alive rank={read_rank(environment)}"
 

@@ -17,6 +17,7 @@ from bert_trainer.pod.exit_codes import (
     shell_exit_code,
     write_record,
 )
+from bert_trainer.pod.keepalives import keepalives
 from bert_trainer.pod.launcher_log import FirstFailure, LauncherLog, find_first_failure, read_record_source
 from bert_trainer.pod.mpi import Launcher, Mpi, find_launcher, render_local_command
 from bert_trainer.pod.processes import StopForwarder, run_child, temporary_folder
@@ -24,7 +25,6 @@ from bert_trainer.pod.rank import DeclaredTopology, rank_command
 from bert_trainer.pod.rank_logs import RankLogFiles
 from bert_trainer.pod.rank_output import OutputForwarder
 from bert_trainer.pod.rendezvous import LaunchMonitor
-from bert_trainer.pod.signs_of_life import signs_of_life
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
     rank_record = folder / "termination.json"
     # Ranks write their record here, not to the pod's termination log: that is written once, with the final exit code.
     environment = {**os.environ, "BERT_TERMINATION_LOG": str(rank_record), "TMPDIR": str(folder / "tmp")}
-    with signs_of_life(log.source, os.environ), monitor.watching(forwarder.is_stuck):
+    with keepalives(log.source, os.environ), monitor.watching(forwarder.is_stuck):
         code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
     monitor.check()

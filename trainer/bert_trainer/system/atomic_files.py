@@ -47,7 +47,7 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
-def is_trouble(error: BaseException | None) -> bool:
+def is_storage_error(error: BaseException | None) -> bool:
     """Return whether an error is that of a volume: it may pass, and is nobody's mistake."""
     return isinstance(error, OSError) and error.errno in _TROUBLE
 
@@ -60,7 +60,7 @@ def is_outage(error: BaseException | None, *, was_writable: bool = True) -> bool
     number = getattr(error, "errno", None)
     if number in (errno.EACCES, errno.EPERM) or (number in (*_FULL, errno.EROFS) and not was_writable):
         return False
-    return is_trouble(error)
+    return is_storage_error(error)
 
 
 def describe_free(path: Path) -> str:
@@ -139,7 +139,7 @@ def storage_errors(has_trained: Callable[[], bool]) -> Iterator[None]:
     except (TrainerError, OSError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
         is_reported = isinstance(error, TrainerError) and error.is_reported
-        if is_reported or not is_trouble(cause):
+        if is_reported or not is_storage_error(cause):
             raise
         message, exit_code = str(error), EXIT_FAILED
         if isinstance(error, TrainerError):
@@ -173,14 +173,14 @@ def replaced_atomically(path: Path, *, needed_bytes: int | None = None) -> Itera
             raise
 
 
-def unguessable() -> str:
+def random_suffix() -> str:
     """Return a part of a name that nobody can guess: 64 random bits, hexadecimal."""
     return secrets.token_hex(8)
 
 
 def create_partial(path: Path, suffix: str = PARTIAL_SUFFIX) -> Path:
     """Create an empty file beside ``path``, for what will get its name, and return where; raises OSError."""
-    partial = path.with_name(f".{path.name}.{unguessable()}{suffix}")
+    partial = path.with_name(f".{path.name}.{random_suffix()}{suffix}")
     # O_EXCL alone follows no link either (POSIX open); the mode is that of any file, as the umask leaves it.
     os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
     return partial

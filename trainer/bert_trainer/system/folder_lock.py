@@ -18,7 +18,7 @@ _LOCK_FILE = ".lock"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
-def is_locked_once(folder: Path) -> bool:
+def was_ever_locked(folder: Path) -> bool:
     """Return whether somebody has held the lock of a folder."""
     return (folder / _LOCK_FILE).exists()
 

@@ -7,7 +7,7 @@ import tempfile
 from bert_trainer.config.run_config import RunConfig, WorldConfig
 from bert_trainer.config.stages import PrepareStage, PretrainStage
 from bert_trainer.errors import InputError
-from bert_trainer.parallel.world import Alone
+from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.micro_batch_trials import Trials
 from bert_trainer.training.session import Session
 
@@ -34,7 +34,7 @@ def show_sizes(config: RunConfig) -> list[str]:
                 "stages": tuple(stage for stage in config.stages if not isinstance(stage, PrepareStage)),
             }
         )
-        session = Session.open(alone, Alone(), attempt=1)
+        session = Session.open(alone, SingleRank(), attempt=1)
         trials = Trials(alone, session.learner, session.compute, config.world.ranks, config.world.hosts)
         try:
             for stage in alone.stages:

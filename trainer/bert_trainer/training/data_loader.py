@@ -29,7 +29,7 @@ from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import DataUnreadable, InputError, StorageFailed
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.parallel.row_balancing import balance_rows, rank_slice
-from bert_trainer.system.atomic_files import is_trouble
+from bert_trainer.system.atomic_files import is_storage_error
 
 logger = logging.getLogger(__name__)
 
@@ -444,7 +444,7 @@ class StageReader:
                     return self.folder.read_ragged(shard, rows)
                 return self.masking.read_unmasked(self.folder, shard, rows)
             except (DataUnreadable, StorageFailed) as error:
-                if wait_s is None or not is_trouble(error.__cause__):
+                if wait_s is None or not is_storage_error(error.__cause__):
                     raise
                 logger.warning("%s; trying again in %.0f s", error.message, wait_s)
                 if self._closed.wait(wait_s):

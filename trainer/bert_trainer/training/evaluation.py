@@ -21,7 +21,7 @@ from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.row_balancing import rank_slice
 from bert_trainer.parallel.world import World
-from bert_trainer.system.atomic_files import is_trouble
+from bert_trainer.system.atomic_files import is_storage_error
 from bert_trainer.system.heartbeat import watched
 
 # Enough to find the most frequent token of any corpus; bounds the scan of a large dataset.
@@ -160,7 +160,7 @@ def unigram_baseline(training: ShardFolder, data: EvaluationSet, *, skip_unreada
         try:
             found = np.bincount(_labels(training, shard))
         except DataUnreadable as error:
-            if not skip_unreadable or is_trouble(error.__cause__):
+            if not skip_unreadable or is_storage_error(error.__cause__):
                 raise
             continue  # told when it was left out
         longer, shorter = (counts, found) if len(counts) >= len(found) else (found, counts)

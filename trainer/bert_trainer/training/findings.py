@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bert_trainer.checkpoints.checkpoint import Rollback
-from bert_trainer.checkpoints.rollbacks import num_without_progress, why_distrusted, write_rollbacks
+from bert_trainer.checkpoints.rollbacks import distrust_reason, num_without_progress, write_rollbacks
 from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.errors import TrainingUnhealthy
 from bert_trainer.optim.optimizer import LossScaler
@@ -29,7 +29,7 @@ def unhealthy(finding: Finding) -> TrainingUnhealthy:
     return TrainingUnhealthy(f"{finding.stage}: {finding.message}", hint=HINT)
 
 
-def act_on(
+def apply_remedy(
     finding: Finding | None, stage_index: int, report: Callable[..., None], scaler: LossScaler | None = None
 ) -> None:
     """Report a finding, if there is one, and do what its policy asks for; an update is skipped already.
@@ -95,8 +95,8 @@ def roll_back(
         to_step=0,
     )
     # Nothing is set aside yet: if this ends the run, another attempt goes on from what it had.
-    trusted = [found for found in store.valid() if why_distrusted(found, before) is None]
-    target = next((found for found in trusted if why_distrusted(found, (new,)) is None), None)
+    trusted = [found for found in store.valid() if distrust_reason(found, before) is None]
+    target = next((found for found in trusted if distrust_reason(found, (new,)) is None), None)
     if target is None and trusted:
         # Not to the start of the run: a day of training is not thrown away unasked.
         raise unhealthy(replace(finding, message=f"{finding.message}; no checkpoint from before that is left"))

@@ -103,7 +103,7 @@ class Health:
         """What this rank tells the others of its last step: its verdict, the square of it, its part of the loss."""
         return [self._verdict, self._verdict**2, self._own_loss]
 
-    def settle(self, summed: Sequence[float], ranks: int) -> list[Finding]:
+    def judge_last_step(self, summed: Sequence[float], ranks: int) -> list[Finding]:
         """Return what is wrong with the last step, in the order in which to act on it; once per step.
 
         Args:

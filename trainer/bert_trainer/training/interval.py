@@ -13,7 +13,7 @@ import torch
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.losses import LossSums
 from bert_trainer.optim.optimizer import StepResult
-from bert_trainer.output.metrics import OfRanks, Record
+from bert_trainer.output.metrics import RankFigures, Record
 from bert_trainer.parallel.reduction import ReductionTimes
 from bert_trainer.parallel.world import World, gather_numbers
 from bert_trainer.training.flop import count_flop
@@ -57,7 +57,7 @@ class Interval:
         self._learner, self._world, self._writer, self._micro_batch_size = learner, world, writer, micro_batch_size
         self._stage_started_at_s = time.monotonic()
         self._stragglers = Stragglers(hosts)
-        learner.own_work.take_s()  # what it did before is no part of this stage
+        learner.compute_timer.take_s()  # what it did before is no part of this stage
         self._waited_s = self._all_waited_s = 0.0
         self.paused_time = PausedTime()
         self._clear()
@@ -186,7 +186,7 @@ def rank_costs(
     reductions: Sequence[ReductionTimes],
     tokens: int,
     stragglers: Stragglers,
-) -> tuple[Record, OfRanks]:
+) -> tuple[Record, RankFigures]:
     """Return own work, reduction times, memory and who is slow in an interval over all ranks; collective.
 
     Seconds and bytes are means over its steps: bytes are those that every rank sends, seconds and memory are
@@ -205,7 +205,7 @@ def rank_costs(
         sum(times.exposed_s for times in reductions) / steps,
         memory_bytes(learner.device),
         learner.optimizer.state_bytes,
-        learner.own_work.take_s() / steps,
+        learner.compute_timer.take_s() / steps,
         tokens / steps,
     ]
     by_rank = gather_numbers(world, own)

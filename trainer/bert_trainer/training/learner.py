@@ -21,8 +21,8 @@ from bert_trainer.parallel.flat_parameters import FlatParameters
 from bert_trainer.parallel.reduction import GradientReduction, ReductionTimes
 from bert_trainer.parallel.world import World
 from bert_trainer.parallel.zero1 import Zero1Partition
+from bert_trainer.training.compute_timer import ComputeTimer
 from bert_trainer.training.device import Compute
-from bert_trainer.training.own_work import OwnWork
 from bert_trainer.training.profiling import Profiler
 
 ModelT = TypeVar("ModelT", bound=Encoder)
@@ -49,7 +49,7 @@ class Learner(Generic[ModelT]):
     scaler: LossScaler
     overlap: bool
     """Whether buckets may be reduced while the last backward pass runs."""
-    own_work: OwnWork
+    compute_timer: ComputeTimer
     """Of this rank, in its steps."""
 
     @classmethod
@@ -69,7 +69,7 @@ class Learner(Generic[ModelT]):
             GradientReduction(parameters, changes.gradients, partition, world, compressed=compressed),
             LossScaler(enabled=compute.precision == "fp16"),
             reduction.overlap,
-            OwnWork(parameters.values.device),
+            ComputeTimer(parameters.values.device),
         )
 
     @property
@@ -134,7 +134,7 @@ def take_step(
     """
     learner.parameters.gradients.zero_()
     total = torch.zeros((), device=learner.device)
-    with learner.own_work.on_device(), learner.model.backend.step_context():
+    with learner.compute_timer.on_device(), learner.model.backend.step_context():
         for number, batch in enumerate(batches, start=1):
             with profiler.part("forward"):
                 loss = loss_of(batch)

@@ -2,7 +2,7 @@
 
 Nothing here knows Horovod, HDF5 or files; ``parallel``, ``training.data_loader`` and ``training.run_writer`` do.
 All ranks run the same lines, so collectives match up; what rank 0 alone writes goes through ``RunWriter``, which does
-nothing on the others. Of a step: ``steps.Steps`` takes it, ``SaveTimes`` decides about a checkpoint, and
+nothing on the others. Of a step: ``steps.Steps`` takes it, ``CheckpointSchedule`` decides about a checkpoint, and
 ``RunWriter.save`` writes it.
 """
 
@@ -19,12 +19,13 @@ from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import CheckpointTimes, EvaluateStage, ExportStage, PrepareStage, PretrainStage, Stage
 from bert_trainer.errors import InputError, Stopped, TrainerError
 from bert_trainer.model.bert import Bert
-from bert_trainer.output.run_folder import give_up_unused
+from bert_trainer.output.run_folder import release_unused_claim
 from bert_trainer.output.termination import report_error
 from bert_trainer.parallel.connection import connect
 from bert_trainer.parallel.world import World
 from bert_trainer.system.atomic_files import storage_errors
 from bert_trainer.system.heartbeat import watched
+from bert_trainer.training.checkpoint_schedule import CheckpointSchedule
 from bert_trainer.training.data_loader import StageReader, num_micro_batches
 from bert_trainer.training.evaluate_stage import evaluate_and_report
 from bert_trainer.training.evaluation import Accuracy, evaluate, unigram_baseline
@@ -38,7 +39,6 @@ from bert_trainer.training.model_export import export_and_report
 from bert_trainer.training.out_of_memory import device_memory_errors
 from bert_trainer.training.preflight import check_before_training
 from bert_trainer.training.run_data import StageData
-from bert_trainer.training.save_times import SaveTimes
 from bert_trainer.training.session import Session
 from bert_trainer.training.stage_evaluation import StageEvaluations
 from bert_trainer.training.stage_progress import StageProgress, start_or_resume
@@ -70,7 +70,7 @@ def train(config: RunConfig, *, attempt: int) -> None:
         run_stages(session, stop)
     except TrainerError as error:
         if isinstance(error, InputError):
-            give_up_unused(config, attempt=attempt)
+            release_unused_claim(config, attempt=attempt)
         # Before the other ranks can notice, as in on_rank_0: once one rank has left, mpirun kills the rest, this one
         # included, and the reason would be lost.
         report_error("bert-train", error)
@@ -144,7 +144,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     # From here on there is something to save.
     stop.listen()
     started_at_s = time.monotonic()
-    saves = _save_times(stage.checkpoint or config.checkpoint, data, world)
+    saves = _checkpoint_schedule(stage.checkpoint or config.checkpoint, data, world)
     interval = Interval(learner, world, writer, session.hosts, micro_batch_size=size)
     health, left_out = session.health_in(index), session.left_out_in(index)
     with _open_reader(progress, size, learner.model, world, left_out) as reader, watched().stage(stage.name):
@@ -186,7 +186,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
                     interval.publish(progress, result, figures)
             is_overdue |= saves.is_due(progress.step, samples_before, progress.samples, in_time=in_time)
             if at_end or is_overdue:
-                steps.settle_health()
+                steps.check_health()
             # While the last losses were high, the next one may send the run back behind a checkpoint of now.
             if at_end or (is_overdue and not health.is_suspicious):
                 steps.save(at_end=at_end)
@@ -199,8 +199,8 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     writer.event("stage_finished", stage=stage.name, seconds=seconds, message=evaluations.outcome)
 
 
-def _save_times(times: CheckpointTimes, data: StageData, world: World) -> SaveTimes:
-    return SaveTimes(times, world.rank, min_samples=times.min_samples_to_start - data.samples_before)
+def _checkpoint_schedule(times: CheckpointTimes, data: StageData, world: World) -> CheckpointSchedule:
+    return CheckpointSchedule(times, world.rank, min_samples=times.min_samples_to_start - data.samples_before)
 
 
 def _open_evaluations(session: Session, stage: PretrainStage, index: int) -> StageEvaluations:

@@ -35,7 +35,7 @@ from bert_trainer.training.micro_batch_choice import (
     is_getting_slower,
     render_measurements,
 )
-from bert_trainer.training.out_of_memory import propose
+from bert_trainer.training.out_of_memory import suggest_less_memory
 
 BUDGET_S = 20.0
 """For all sizes of one stage together."""
@@ -134,7 +134,7 @@ class Trials:
             raise OutOfDeviceMemory(
                 f"{stage.name}: not even one sequence of {stage.sequence_length} tokens fits in the "
                 f"{limit_bytes / 2**30:.2f} GiB of {device}",
-                hint=propose(self.config, micro_batch_size=1),
+                hint=suggest_less_memory(self.config, micro_batch_size=1),
             )
         return Trial(tuple(done), limit_bytes, chosen)
 

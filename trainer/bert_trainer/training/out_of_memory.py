@@ -38,7 +38,7 @@ def device_memory_errors(
         details = " ".join(str(error).split())
         raise OutOfDeviceMemory(
             f"{doing}: rank {rank} has no GPU memory left ({first_sentences(details)})",
-            hint=propose(config, micro_batch_size=micro_batch_size),
+            hint=suggest_less_memory(config, micro_batch_size=micro_batch_size),
         ) from error
 
 
@@ -47,7 +47,7 @@ def first_sentences(message: str) -> str:
     return ". ".join(message.split(". ")[:_SENTENCES]).rstrip(".")
 
 
-def propose(config: RunConfig, *, micro_batch_size: int | None) -> str:
+def suggest_less_memory(config: RunConfig, *, micro_batch_size: int | None) -> str:
     """Return what would need less memory, beside the current settings, by the names of the job's fields."""
     proposals = []
     if micro_batch_size is not None and micro_batch_size > 1:

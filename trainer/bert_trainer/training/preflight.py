@@ -80,7 +80,7 @@ def check_before_training(
     free = writer.on_rank_0(lambda: check_room(writer.folder.path, needed, config.checkpoint.keep))
     compared = _compared(data, first_stage, skips=config.dataset.on_unreadable_shard == "Skip")
     check_same_shards(world, compared, has_begun=any(it.is_begun for it in data.training.values()))
-    hosts = look_at_hosts(world, config.precision if device.type == "cpu" else None)
+    hosts = compare_hosts(world, config.precision if device.type == "cpu" else None)
     network = measure(world, device)
     findings = [*hosts.findings(needed)]
     if network is not None and network.clock_skew_s > CLOCK_SKEW_S:
@@ -128,7 +128,7 @@ class Hosts:
             )
 
 
-def look_at_hosts(world: World, precision: str | None) -> Hosts:
+def compare_hosts(world: World, precision: str | None) -> Hosts:
     """Compare what the ranks' hosts offer; collective. precision: of a run on processors, else None."""
     is_slow = precision is not None and check_flags(precision, processor_flags()) is not None
     found = gather_numbers(world, [total_bytes(), available_bytes(), is_slow])

@@ -16,7 +16,7 @@ from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.world import World, on_rank_0
 from bert_trainer.training.learner import Learner, copy_state
 from bert_trainer.training.run_writer import RunWriter
-from bert_trainer.training.start_weights import are_needed, load_start
+from bert_trainer.training.start_weights import load_start_weights, needs_start_weights
 
 
 def resume(
@@ -65,9 +65,9 @@ def _load_latest(
     position = checkpoint.position
     if not _is_finetuning(stages, position):
         copy_state(checkpoint.path, checkpoint.load(), learner.state_views(moments))
-    elif are_needed(stages[position.stage_index + position.stage_finished :]):
+    elif needs_start_weights(stages[position.stage_index + position.stage_finished :]):
         # The checkpoint's tensors are those of the task's model, which the stage itself loads.
-        load_start(writer.folder.path, learner.parameters)
+        load_start_weights(writer.folder.path, learner.parameters)
     _announce(checkpoint, writer, on_gpu=learner.device.type != "cpu")
     return checkpoint
 

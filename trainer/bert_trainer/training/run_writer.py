@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position, Rollback
-from bert_trainer.checkpoints.rollbacks import read_rollbacks, why_distrusted, with_those_of, write_rollbacks
+from bert_trainer.checkpoints.rollbacks import distrust_reason, merge_rollbacks, read_rollbacks, write_rollbacks
 from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import FencedError, Stopped, TrainerError
 from bert_trainer.output.inputs import release
-from bert_trainer.output.metrics import METRICS_FILE, NOTHING_OF_RANKS, MetricsWriter, OfRanks, Record, free_share
+from bert_trainer.output.metrics import METRICS_FILE, NO_RANK_FIGURES, MetricsWriter, RankFigures, Record, free_share
 from bert_trainer.output.progress import Reporter, Value
 from bert_trainer.output.report import write_report
 from bert_trainer.output.report_page import write_page
@@ -86,7 +86,7 @@ class RunWriter:
     def event(self, event: str, **fields: Value) -> None:
         """Append a record to ``metrics.jsonl`` and print its line."""
 
-    def progress(self, record: Record, of_ranks: OfRanks = NOTHING_OF_RANKS) -> None:
+    def progress(self, record: Record, of_ranks: RankFigures = NO_RANK_FIGURES) -> None:
         """Publish one logging interval, as ``MetricsWriter.progress``."""
 
     def evaluated(self, **fields: Value) -> None:
@@ -236,7 +236,7 @@ class Rank0Writer(RunWriter):
         except Exception as error:  # whatever is wrong with what a page is made of
             logger.warning("The report was not written: %s", (str(error).splitlines() or [type(error).__name__])[0])
 
-    def progress(self, record: Record, of_ranks: OfRanks = NOTHING_OF_RANKS) -> None:  # noqa: D102
+    def progress(self, record: Record, of_ranks: RankFigures = NO_RANK_FIGURES) -> None:  # noqa: D102
         self._step_s = float(record.get("step_s") or 0.0)
         # What a crash would lose by now: before the first checkpoint, all since the attempt began.
         figures: Record = {
@@ -285,8 +285,8 @@ class Rank0Writer(RunWriter):
             file.write(json.dumps(entry) + "\n")
 
     def latest_checkpoint(self) -> Checkpoint | None:  # noqa: D102
-        found = self.store.latest_valid(partial(why_distrusted, rollbacks=self.rollbacks))
-        if found is not None and (whole := with_those_of(found, self.rollbacks)) != self.rollbacks:
+        found = self.store.latest_valid(partial(distrust_reason, rollbacks=self.rollbacks))
+        if found is not None and (whole := merge_rollbacks(found, self.rollbacks)) != self.rollbacks:
             logger.warning("Made the record of rollbacks whole, which lacked some that %s knows of", found.path)
             self.rollbacks = whole
             self.folder.check_fence()

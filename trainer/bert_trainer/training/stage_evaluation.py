@@ -21,7 +21,7 @@ from bert_trainer.training.run_writer import RunWriter
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationTimes:
+class EvaluationSchedule:
     """The steps after which a stage is evaluated."""
 
     evaluation: Evaluation | None
@@ -65,7 +65,7 @@ class StageEvaluations:
     """The evaluations of one stage, on one rank."""
 
     stage: PretrainStage
-    times: EvaluationTimes
+    times: EvaluationSchedule
     measure: Callable[[], Accuracy]
     """Evaluates the model as it is. Collective."""
     judge: Callable[[Accuracy], tuple[float, str | None]]
@@ -91,7 +91,7 @@ class StageEvaluations:
         found: dict[int, float] = {}
         if stage.evaluation is not None:
             found = writer.on_rank_0(lambda: accuracies_by_step(read_metrics(writer.folder.path), stage.name))
-        times = EvaluationTimes(
+        times = EvaluationSchedule(
             stage.evaluation,
             stage.global_batch_size,
             data.order.num_samples,

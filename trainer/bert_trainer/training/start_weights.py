@@ -28,12 +28,14 @@ def start_folder(output: Path) -> Path:
     return output / FINETUNE_FOLDER / _START
 
 
-def are_needed(stages: Sequence[Stage]) -> bool:
+def needs_start_weights(stages: Sequence[Stage]) -> bool:
     """Return whether one of these stages starts from pretrained weights."""
     return any(isinstance(stage, FinetuneStage) and stage.start_from == "pretrained" for stage in stages)
 
 
-def keep_start(output: Path, parameters: FlatParameters, source: str, before_commit: Callable[[], None]) -> None:
+def save_start_weights(
+    output: Path, parameters: FlatParameters, source: str, before_commit: Callable[[], None]
+) -> None:
     """Write the pretrained weights. source: where they come from, for people."""
     target = start_folder(output)
     restore_folder(target)
@@ -43,7 +45,7 @@ def keep_start(output: Path, parameters: FlatParameters, source: str, before_com
 
 
 @torch.no_grad()
-def load_start(output: Path, parameters: FlatParameters) -> None:
+def load_start_weights(output: Path, parameters: FlatParameters) -> None:
     """Read them back; raises InputError where they are missing, damaged, or another model's."""
     target = start_folder(output)
     restore_folder(target)

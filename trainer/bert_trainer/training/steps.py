@@ -16,18 +16,18 @@ from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.parallel.world import World
 from bert_trainer.system.heartbeat import watched
+from bert_trainer.training.checkpoint_schedule import CheckpointSchedule
 from bert_trainer.training.data_loader import StageReader
 from bert_trainer.training.device import Compute
-from bert_trainer.training.findings import act_on
+from bert_trainer.training.findings import apply_remedy
 from bert_trainer.training.health import Health
 from bert_trainer.training.interval import Interval
 from bert_trainer.training.learner import Learner, take_step
 from bert_trainer.training.profiling import Profiler
 from bert_trainer.training.run_writer import RunWriter
-from bert_trainer.training.save_times import SaveTimes
 from bert_trainer.training.stage_progress import StageProgress
 from bert_trainer.training.stop_signal import StopSignal
-from bert_trainer.training.unreadable_shards import read_step, settle
+from bert_trainer.training.unreadable_shards import read_step, resolve_unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Steps:
     interval: Interval
     health: Health
     stop: StopSignal
-    saves: SaveTimes
+    saves: CheckpointSchedule
     config: RunConfig
     passes: int
     """Micro-batches of a step, over all ranks."""
@@ -80,7 +80,7 @@ class Steps:
         self.interval.add_busiest_rank(self.reader.most_tokens)
         return result, bool(in_time)
 
-    def settle_health(self) -> None:
+    def check_health(self) -> None:
         """Find out what health says of the last step before it is saved.
 
         Raises:
@@ -90,8 +90,8 @@ class Steps:
         self._act_on_health(_agree(self.world, self.health)[-3:])
 
     def _act_on_health(self, summed: Sequence[float]) -> None:
-        for finding in self.health.settle(summed, self.world.size):
-            act_on(finding, self.progress.index, self.writer.event, self.learner.scaler)
+        for finding in self.health.judge_last_step(summed, self.world.size):
+            apply_remedy(finding, self.progress.index, self.writer.event, self.learner.scaler)
 
     def _next_batches(self) -> tuple[list[Batch], list[float]]:
         """Return this rank's micro-batches of the next step, and what all ranks have agreed on before it.
@@ -100,7 +100,7 @@ class Steps:
         """
         skips = self.config.dataset.on_unreadable_shard == "Skip"
         while True:
-            with self.profiler.part("data"), self.learner.own_work.on_host():
+            with self.profiler.part("data"), self.learner.compute_timer.on_host():
                 read, error = read_step(self.reader)
                 batches = [batch.to(self.compute.device) for batch in read]
             with self.profiler.part("reduction"):
@@ -114,7 +114,7 @@ class Steps:
                 )
             if not troubles:
                 return batches, [masked_tokens, stops, in_time, *of_health]
-            settle(error, self.reader, self.progress, self.world, self.writer, skips=skips)
+            resolve_unreadable(error, self.reader, self.progress, self.world, self.writer, skips=skips)
 
     def save(self, *, at_end: bool) -> None:
         """Save a checkpoint; the next one is due an interval from here. at_end: of the stage."""
@@ -155,7 +155,7 @@ def _agree(
     Returns:
         The masked tokens that the loss is divided by; how many ranks were asked to stop, so that all of them leave at
         the same step; whether rank 0's clock asks for a checkpoint, since collecting ZeRO-1's moments for one is
-        collective; how many ranks could not read the step; and three that ``Health.settle`` takes.
+        collective; how many ranks could not read the step; and three that ``Health.judge_last_step`` takes.
     """
     masked = sum(batch.num_masked for batch in batches)
     return world.sum_numbers([masked, stopped, in_time, error is not None, *health.own_numbers])

@@ -1,7 +1,7 @@
 """Which rank is slower than the others, and than itself: two scores per rank and interval. Pure but for its clock.
 
-A score is how many times as long as the reference a rank works in a step (``own_work``): 1 is as fast, 2 half as fast.
-The references are those of NVIDIA's resiliency extension (NVRx, usage guide of its straggler detection), whose scores
+A score is a rank's own work per step (``compute_timer``) over the reference's: 1 is as fast, 2 half as fast. The
+references are those of NVIDIA's resiliency extension (NVRx, usage guide of its straggler detection), whose scores
 are the inverse: the other ranks, of which NVRx takes the best and this the median, and the rank's own best interval.
 
 Ranks have unequal work: padding-free batches differ in tokens, and rows may not divide evenly. So each comparison is
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bert_trainer.output.metrics import OfRanks, Record
+from bert_trainer.output.metrics import RankFigures, Record
 
 LIMIT = 1.25
 """Above this a rank is named: the others idle for a fifth of every step.
@@ -78,7 +78,7 @@ class Stragglers:
         self._intervals = 0
         self._last_s = clock()
 
-    def add(self, works: Sequence[Work]) -> tuple[Record, OfRanks]:
+    def add(self, works: Sequence[Work]) -> tuple[Record, RankFigures]:
         """Return the figures of an interval: of the slowest rank, if it is above the limit, and the scores of all."""
         self._intervals += 1
         began_at_s, self._last_s = self._last_s, self._clock()

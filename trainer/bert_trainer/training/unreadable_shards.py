@@ -14,7 +14,7 @@ from bert_trainer.errors import DataUnreadable, InputError, StorageFailed, Train
 from bert_trainer.model.batch import Batch
 from bert_trainer.output.termination import report_error
 from bert_trainer.parallel.world import PeerFailed, World, gather_numbers
-from bert_trainer.system.atomic_files import is_trouble, storage_errors
+from bert_trainer.system.atomic_files import is_storage_error, storage_errors
 from bert_trainer.training.data_loader import StageReader
 from bert_trainer.training.run_writer import RunWriter
 from bert_trainer.training.stage_progress import StageProgress
@@ -33,7 +33,7 @@ class _Trouble(IntEnum):
 
 
 def read_step(reader: StageReader) -> tuple[Sequence[Batch], TrainerError | None]:
-    """Return this rank's micro-batches of the next step, or why there are none: then all ranks have to settle it."""
+    """Return this rank's micro-batches of the next step, or an error that all ranks ``resolve_unreadable``."""
     try:
         return reader.next_step(), None
     except (DataUnreadable, StorageFailed) as error:
@@ -42,7 +42,7 @@ def read_step(reader: StageReader) -> tuple[Sequence[Batch], TrainerError | None
         return [], error
 
 
-def settle(
+def resolve_unreadable(
     error: TrainerError | None,
     reader: StageReader,
     progress: StageProgress,
@@ -68,7 +68,7 @@ def settle(
     """
     trouble, shard = _Trouble.NONE, reader.failed_shard or 0
     if error is not None:
-        is_volume = isinstance(error, StorageFailed) or is_trouble(error.__cause__)
+        is_volume = isinstance(error, StorageFailed) or is_storage_error(error.__cause__)
         trouble = _Trouble.VOLUME if is_volume else _Trouble.SHARD
         if trouble is _Trouble.SHARD and skips:
             logger.warning("%s", error.message)

@@ -11,7 +11,7 @@ from bert_operator.api.parsing import schema_problems
 from bert_operator.api.parsing.json_values import find_nulls, normalise
 from bert_operator.api.rules import all_rules, size_bound
 from bert_operator.api.rules.environment_rules import environment_remarks
-from bert_operator.api.rules.soundness import Soundness
+from bert_operator.api.rules.valid_parts import ValidParts
 from bert_operator.api.schema import optimizers, recipes
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.errors import InvalidJob, Path, Problem, render_path, render_value
@@ -73,7 +73,7 @@ def check_rules(job: BertPretrainJob) -> None:
     Raises:
         InvalidJob: with all problems at once.
     """
-    if problems := list(all_rules.find_problems(job, Soundness())):
+    if problems := list(all_rules.find_problems(job, ValidParts())):
         raise InvalidJob(problems)
 
 
@@ -131,7 +131,7 @@ def _all_problems(document: dict[str, Any], first: ValidationError) -> list[Prob
         else:
             # Without a job nothing between fields can be checked; with one, what stands in for the user's values is not
             # the user's mistake.
-            found = all_rules.find_problems(job, Soundness.of(broken))
+            found = all_rules.find_problems(job, ValidParts.of(broken))
             return [*problems, *(problem for problem in found if not _is_about(problem, broken))]
     return problems
 

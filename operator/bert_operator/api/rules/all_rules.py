@@ -12,8 +12,8 @@ from bert_operator.api.rules.job_rules import JOB_RULES
 from bert_operator.api.rules.pod_rules import POD_RULES
 from bert_operator.api.rules.rule import Rule
 from bert_operator.api.rules.section_rules import SECTION_RULES, section_problems
-from bert_operator.api.rules.soundness import Soundness
 from bert_operator.api.rules.stage_rules import STAGE_RULES, StageView
+from bert_operator.api.rules.valid_parts import ValidParts
 from bert_operator.api.rules.volume_rules import VOLUME_RULES
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
 from bert_operator.errors import Path, Problem
@@ -22,11 +22,11 @@ _OF_JOBS = (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES, *ENVIRONMENT_RULES, *VO
 _OF_STAGES = (*STAGE_RULES, *FINETUNE_STAGE_RULES)
 
 
-def find_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Problem]:
+def find_problems(job: BertPretrainJob, valid_parts: ValidParts) -> Iterator[Problem]:
     """Yield what is wrong between fields, as far as they are the user's own."""
-    yield from section_problems(job, soundness)
-    yield from _job_problems(job, soundness)
-    yield from _stage_problems(job, soundness)
+    yield from section_problems(job, valid_parts)
+    yield from _job_problems(job, valid_parts)
+    yield from _stage_problems(job, valid_parts)
 
 
 def cel_rules(section: str) -> Iterator[CelRule]:
@@ -41,34 +41,34 @@ def cel_rules(section: str) -> Iterator[CelRule]:
             yield from section_rule.to_cel()
 
 
-def _job_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Problem]:
+def _job_problems(job: BertPretrainJob, valid_parts: ValidParts) -> Iterator[Problem]:
     # A misspelled kind is dropped by the repair: rules about the order of stages would judge a job that nobody wrote.
-    kinds_are_known = soundness.is_there(("stages",)) and all(
-        soundness.has_its_fields(("stages", number)) for number in range(len(job.spec.stages))
+    kinds_are_known = valid_parts.is_there(("stages",)) and all(
+        valid_parts.has_its_fields(("stages", number)) for number in range(len(job.spec.stages))
     )
-    is_complete = soundness.is_complete
+    is_complete = valid_parts.is_complete
     for rule in _OF_JOBS:
-        is_sound = is_complete or all(soundness.is_whole(path) for path in rule.reads)
+        is_sound = is_complete or all(valid_parts.is_whole(path) for path in rule.reads)
         if is_sound and (kinds_are_known or not rule.reads_kinds):
             for found in rule.check(job.spec):
                 yield rule.problem(found, "spec")
 
 
-def _stage_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Problem]:
-    trained, is_complete = None, soundness.is_complete
+def _stage_problems(job: BertPretrainJob, valid_parts: ValidParts) -> Iterator[Problem]:
+    trained, is_complete = None, valid_parts.is_complete
     for number, stage in enumerate(job.spec.stages):
         here: Path = ("stages", number)
         view = StageView(stage, job.spec, trained)
         for rule in _OF_STAGES:
-            if is_complete or _is_sound(rule, here, soundness):
+            if is_complete or _is_sound(rule, here, valid_parts):
                 for found in rule.check(view):
                     yield rule.problem(found, f"spec.stages[{number}]")
         # After the rules: a stage takes lengths from the stages before it, not from itself.
         trained = stage.pretrain or trained
 
 
-def _is_sound(rule: Rule[StageView], here: Path, soundness: Soundness) -> bool:
+def _is_sound(rule: Rule[StageView], here: Path, valid_parts: ValidParts) -> bool:
     """Return whether a rule over the stage at a path reads nothing but what is the user's own."""
     reads = [*((*here, *path) for path in rule.reads), *rule.reads_job]
-    knows_kind = soundness.has_its_fields(here) if rule.reads_kinds else soundness.is_there(here)
-    return knows_kind and all(soundness.is_whole(path) for path in reads)
+    knows_kind = valid_parts.has_its_fields(here) if rule.reads_kinds else valid_parts.is_there(here)
+    return knows_kind and all(valid_parts.is_whole(path) for path in reads)

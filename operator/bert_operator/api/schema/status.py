@@ -305,7 +305,7 @@ class JobStatus(_Part):
     on, or from the first change that this release has seen."""
 
 
-def wants_newer(status: Mapping[str, Any], *, own: str) -> str | None:
+def needs_newer_operator(status: Mapping[str, Any], *, own: str) -> str | None:
     """Return the release that a job needs; None if this one, ``own``, can continue it."""
     wanted = status.get("minOperatorVersion")
     if wanted is None or _numbers(str(wanted)) <= max(_numbers(own), _numbers(OLDEST_OPERATOR)):

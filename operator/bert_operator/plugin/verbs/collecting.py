@@ -17,8 +17,8 @@ from bert_operator.plugin.errors import ApiRefused
 from bert_operator.plugin.job import Json, read_pods
 from bert_operator.plugin.kubectl import Kubectl
 from bert_operator.plugin.reading import read_job, read_log
+from bert_operator.plugin.related_objects import KINDS, read_events, read_related_objects
 from bert_operator.plugin.sharing import Numbers, load_shareable
-from bert_operator.plugin.surroundings import KINDS, read_events, read_family
 from bert_operator.plugin.terminal import printable
 
 _TAIL = 10_000
@@ -57,9 +57,9 @@ def _gather(kubectl: Kubectl, name: str) -> Gathered:
     events: list[Json] = []
     versions: Json = {}
     logs: dict[str, list[str]] = {}
-    family = read_family(kubectl, job)
+    related = read_related_objects(kubectl, job)
     # What the API server says may quote anything: the kind alone is told.
-    missing += [kind for kind in KINDS if any(line.startswith(kind.partition(".")[0]) for line in family.missing)]
+    missing += [kind for kind in KINDS if any(line.startswith(kind.partition(".")[0]) for line in related.missing)]
     try:
         events = read_events(kubectl, job)
     except ApiRefused:
@@ -68,14 +68,14 @@ def _gather(kubectl: Kubectl, name: str) -> Gathered:
         versions = kubectl.read("version")
     except OperatorError:
         missing.append("versions")
-    for pod in read_pods(family.objects):
+    for pod in read_pods(related.objects):
         if pod.has_log and pod.has_started and pod.created_s >= job.created_s:
             try:
                 logs[pod.name] = read_log(kubectl, job, pod, tail=_TAIL, timestamps=True)
             except ApiRefused:
                 missing.append("a log")
     # Those of the frozen configuration hold the job as text.
-    objects = [item for item in family.objects if item.get("kind") != "ConfigMap"]
+    objects = [item for item in related.objects if item.get("kind") != "ConfigMap"]
     return Gathered(job=job, objects=objects, events=events, logs=logs, versions=versions, missing=missing)
 
 

@@ -7,7 +7,7 @@ import argparse
 from bert_operator.errors import EXIT_SUCCEEDED
 from bert_operator.foreign_text import sanitize
 from bert_operator.plugin.context import Context
-from bert_operator.plugin.following import Follower, Wanted
+from bert_operator.plugin.following import Follower, LogSelection
 
 
 def add_logs_options(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def run_logs(arguments: argparse.Namespace, context: Context) -> int:
     Each line is printed once, however often the connection breaks. On a terminal it loses what controls that, colours
     excepted. What is waited for, and which pod is read, goes to standard error.
     """
-    wanted = Wanted(
+    wanted = LogSelection(
         rank=arguments.rank,
         attempt=arguments.attempt,
         tail=arguments.tail,

@@ -9,7 +9,7 @@ from bert_operator.errors import EXIT_SUCCEEDED, InputError
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.job import Job
 from bert_operator.plugin.kubectl import JOBS
-from bert_operator.plugin.reading import print_jobs, read_jobs, see
+from bert_operator.plugin.reading import gather_status, print_jobs, read_jobs
 from bert_operator.plugin.terminal import printable
 from bert_operator.plugin.views.list_view import is_in_phase, parse_phases, show_list
 from bert_operator.plugin.views.status_view import show_status, summarize
@@ -105,7 +105,7 @@ def add_status_options(parser: argparse.ArgumentParser) -> None:
 
 def run_status(arguments: argparse.Namespace, context: Context) -> int:
     """Show one screen about a job."""
-    seen = see(context.kubectl, arguments.name, context.now(), context.where)
+    seen = gather_status(context.kubectl, arguments.name, context.now(), context.where)
     match arguments.output:
         case "json":
             context.console.show(json.dumps(summarize(seen), indent=2, ensure_ascii=False))

@@ -9,7 +9,7 @@ from bert_operator.errors import EXIT_SUCCEEDED
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.event import read_event
 from bert_operator.plugin.reading import read_job
-from bert_operator.plugin.surroundings import read_events, read_family
+from bert_operator.plugin.related_objects import read_events, read_related_objects
 from bert_operator.plugin.views.event_view import show_events
 from bert_operator.plugin.views.tree_view import show_tree
 
@@ -48,8 +48,8 @@ def add_tree_options(parser: argparse.ArgumentParser) -> None:
 def run_tree(arguments: argparse.Namespace, context: Context) -> int:
     """Show a job with everything that it owns: configuration, network policy, attempts, pods and their nodes."""
     job = read_job(context.kubectl, arguments.name)
-    family = read_family(context.kubectl, job)
-    context.console.show(show_tree(job, family.objects, context.console.ink, context.now()))
-    for text in family.missing:
+    related = read_related_objects(context.kubectl, job)
+    context.console.show(show_tree(job, related.objects, context.console.ink, context.now()))
+    for text in related.missing:
         context.console.remark(f"not shown: {text}")
     return EXIT_SUCCEEDED

@@ -28,7 +28,7 @@ _EVALUATION_FIGURES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class StatusData:
     """Everything that a status is made of."""
 
     job: Job
@@ -47,7 +47,7 @@ class Seen:
     """The options that lead a command to the job, such as `` -n team``."""
 
 
-def show_status(seen: Seen, ink: Ink, *, verbose: bool = False, width: int = 100) -> list[str]:
+def show_status(seen: StatusData, ink: Ink, *, verbose: bool = False, width: int = 100) -> list[str]:
     """Return the screen. verbose: with conditions, all failures, pods and figures."""
     job = seen.job
     lines = [_head(seen, ink), ""]
@@ -69,7 +69,7 @@ def show_status(seen: Seen, ink: Ink, *, verbose: bool = False, width: int = 100
     return lines
 
 
-def summarize(seen: Seen) -> dict[str, Any]:
+def summarize(seen: StatusData) -> dict[str, Any]:
     """Return the same for programs: what ``status -o json`` prints. Keys stay, new ones may come."""
     job = seen.job
     return {
@@ -101,7 +101,7 @@ def summarize(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _head(seen: Seen, ink: Ink) -> str:
+def _head(seen: StatusData, ink: Ink) -> str:
     job = seen.job
     cell = phase_cell(job)
     phase = cell if isinstance(cell, str) else ink.paint(*cell)
@@ -115,7 +115,7 @@ def _head(seen: Seen, ink: Ink) -> str:
     return "  ".join(parts)
 
 
-def _attention(seen: Seen) -> Iterator[tuple[str, Colour, str]]:
+def _attention(seen: StatusData) -> Iterator[tuple[str, Colour, str]]:
     """Yield what somebody has to know of before all else: a label, its colour, a sentence."""
     job, stopped = seen.job, seen.job.condition("Stopped")
     if job.phase == "Stopped":
@@ -163,7 +163,7 @@ def _so_far(stage: Stage, job: Job, ink: Ink) -> str:
     return f"{ink.bar(share, _BAR_WIDTH)} {int(100 * min(1.0, share)):3d}%  step {step or 0} of {total}{left}"
 
 
-def _figures(seen: Seen, ink: Ink) -> Iterator[tuple[str, str]]:
+def _figures(seen: StatusData, ink: Ink) -> Iterator[tuple[str, str]]:
     job, figures = seen.job, seen.job.figures()
     if seen.place is not None:
         elsewhere = f"{seen.place.before_in_cluster} with those of other queues for the same quota"
@@ -201,7 +201,7 @@ def output_of(job: Job) -> str:
     return printable(f"{where}{output.get('path', '-')}")
 
 
-def _curve(seen: Seen, ink: Ink) -> str:
+def _curve(seen: StatusData, ink: Ink) -> str:
     if len(seen.losses) < 2:
         return ""
     (first_step, first), (last_step, _) = seen.losses[0], seen.losses[-1]
@@ -250,7 +250,7 @@ def _facts_of(failure: Mapping[str, Any], now_s: float) -> list[str]:
     return [printable(fact) for fact in facts if fact]
 
 
-def _details(seen: Seen, ink: Ink) -> Iterator[list[str]]:
+def _details(seen: StatusData, ink: Ink) -> Iterator[list[str]]:
     job = seen.job
     if seen.pods:
         rows: list[list[Cell]] = [

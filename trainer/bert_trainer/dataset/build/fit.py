@@ -41,7 +41,7 @@ def check_vocabulary(stage: PrepareStage, num_tokens: int, unknown_share: float,
         logger.warning("%s: %s", stage.source, describe_unknown(unknown_share))
 
 
-def tell_of_accents(source: str, sentences: Iterable[str]) -> None:
+def warn_about_accents(source: str, sentences: Iterable[str]) -> None:
     """Log how many words lose accents with lower case, by the first of them; a warning where they are many.
 
     Vowel signs of Arabic, Hindi or Thai are accents as well: to Unicode all are nonspacing marks, which BERT strips.
@@ -72,7 +72,7 @@ def without_accents(word: str) -> str:
     return word if kept == decomposed else kept
 
 
-def warn_of_pairs(shards: Sequence[Path]) -> None:
+def warn_about_pairs(shards: Sequence[Path]) -> None:
     """Warn of sentence pairs with one answer. shards: one of each length, which stands for the others."""
     for shard in shards:
         # Samples of a shard are shuffled, and the first rows of it are as good as all.

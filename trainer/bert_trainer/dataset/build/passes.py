@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.estimates import MIN_SHARDS, SHARD_BYTES
-from bert_trainer.dataset.build.fit import tell_of_accents
+from bert_trainer.dataset.build.fit import warn_about_accents
 from bert_trainer.dataset.build.progress import BuildProgress
 from bert_trainer.dataset.corpus.corpora import AnyCorpus
 from bert_trainer.dataset.corpus.weights import count_draws
@@ -153,7 +153,7 @@ class CorpusPasses:
         said = read_vocabulary(self.vocabulary_path).settings.strip_accents
         if self.stage.lower_case if said is None else said:
             first = (sentence for text in texts.blocks[0].texts() for sentence in split_text(text))
-            tell_of_accents(self.stage.source, first)
+            warn_about_accents(self.stage.source, first)
         self.progress.advance()
         encoded = self._encode(texts, held_out)
         # Before the result is saved: with it, nothing would remove the text any more but the end of the build.

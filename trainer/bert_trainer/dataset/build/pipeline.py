@@ -21,7 +21,7 @@ from bert_trainer.config.run_config import DatasetConfig
 from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.balancing import num_balanced, plan_resharding
 from bert_trainer.dataset.build.estimates import MIN_SHARDS, Estimate, check_estimate, estimate_build, free_disk
-from bert_trainer.dataset.build.fit import check_vocabulary, warn_of_pairs
+from bert_trainer.dataset.build.fit import check_vocabulary, warn_about_pairs
 from bert_trainer.dataset.build.passes import CorpusPasses, EncodedCorpus, token_path
 from bert_trainer.dataset.build.progress import BuildProgress, ProgressSink
 from bert_trainer.dataset.build.recipes import (
@@ -57,7 +57,7 @@ from bert_trainer.system.atomic_files import (
     write_json_atomically,
 )
 from bert_trainer.system.available_memory import available_bytes
-from bert_trainer.system.folder_lock import exclusive, is_locked_once
+from bert_trainer.system.folder_lock import exclusive, was_ever_locked
 
 logger = logging.getLogger(__name__)
 
@@ -249,7 +249,7 @@ def _build(
         rows[task.target] = num_rows
         progress.save()
         progress.advance()
-    warn_of_pairs([task.target for task in tasks if task.split == "training" and task.shard == 0])
+    warn_about_pairs([task.target for task in tasks if task.split == "training" and task.shard == 0])
     built = [_length_info(length, root, tasks, rows) for length in lengths]
     # 4) Where the recipe asks for it, shards to shards of equal size.
     built = [
@@ -346,7 +346,7 @@ def _has_fitted(estimate: Estimate, root: Path) -> bool:
         return int(json.loads((root / WORK_FOLDER / _ESTIMATE).read_text())["disk_bytes"]) >= estimate.disk
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         # An attempt that had the lock and could not write a single file after it.
-        return is_locked_once(root) and read_dataset_info(root) is None
+        return was_ever_locked(root) and read_dataset_info(root) is None
 
 
 def _save_corpus_info(

@@ -29,7 +29,7 @@ from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.dataset.workers.mpi_pool import MpiWorld, world_size
 from bert_trainer.errors import EXIT_FAILED, InputError, Stopped, TrainerError
 from bert_trainer.output.progress import Reporter
-from bert_trainer.output.run_folder import RunFolder, give_up_unused
+from bert_trainer.output.run_folder import RunFolder, release_unused_claim
 from bert_trainer.output.termination import write_termination
 from bert_trainer.system import heartbeat
 from bert_trainer.system.busy_beats import beat_while_busy
@@ -125,7 +125,7 @@ def _build_for_job(arguments: argparse.Namespace, stop: StopSignals, open_pool: 
                 _run_stage(stage, config, reporter, check, open_pool)
     except TrainerError as error:
         if config is not None and isinstance(error, InputError):
-            give_up_unused(config, attempt=attempt)
+            release_unused_claim(config, attempt=attempt)
         write_termination(type(error).__name__, error.exit_code, str(error), stage=name)
         raise
     except Exception as error:

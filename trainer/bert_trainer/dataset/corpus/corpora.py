@@ -25,7 +25,7 @@ from bert_trainer.dataset.corpus.formats.recognition import (
     Format,
     FoundFiles,
     find_files,
-    name_some,
+    join_paths,
 )
 from bert_trainer.dataset.corpus.formats.streams import content_bytes, size_and_time
 from bert_trainer.dataset.corpus.formats.wikipedia import SENTENCES_WITH_HOLES, read_wikipedia
@@ -120,7 +120,7 @@ class Corpus:
         summary = ", ".join(f"{count:,} {reason}" for reason, count in sorted((+skipped).items()))
         parts = [f"{rendered:,} {RENDERED}"] if rendered else []
         if summary:
-            parts.insert(0, f"skipped {summary}{f' ({name_some(without_text)})' if without_text else ''}")
+            parts.insert(0, f"skipped {summary}{f' ({join_paths(without_text)})' if without_text else ''}")
         if parts:
             level = logging.WARNING if _is_remarkable(skipped) else logging.INFO
             logger.log(level, "%s: %s", shown(self.source), "; ".join(parts))
@@ -135,7 +135,7 @@ class Corpus:
         reasons = Counter(reason for _, reason in self.found.skipped)
         for reason, count in sorted(reasons.items()):
             paths = [path for path, why in self.found.skipped if why == reason]
-            logger.warning("%s: skipped %s file(s) %s: %s", shown(self.source), f"{count:,}", reason, name_some(paths))
+            logger.warning("%s: skipped %s file(s) %s: %s", shown(self.source), f"{count:,}", reason, join_paths(paths))
         for path, reason in self.found.skipped:
             logger.info("%s: skipped, one of those %s", shown(path), reason)
         for path in self.found.hidden:

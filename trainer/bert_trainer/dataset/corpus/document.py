@@ -25,7 +25,7 @@ class Document:
     """How often it is drawn, relative to the build's ``dupe_factor``; above 0."""
 
 
-def in_documents(sentences: Iterable[str], characters: int) -> Iterator[tuple[str, ...]]:
+def split_into_documents(sentences: Iterable[str], characters: int) -> Iterator[tuple[str, ...]]:
     """Split the sentences of a text into documents that are not too long; of no sentences, yield nothing.
 
     characters: an upper bound for all sentences together.

@@ -16,7 +16,7 @@ _DIGITS = 9
 """n is rounded to so many digits: 3 x 0.1 is to be 0.3, not 0.30000000000000004."""
 
 
-def chance_of(digest: bytes, seed: int) -> float:
+def draw_chance(digest: bytes, seed: int) -> float:
     """Return a number in [0, 1) that depends on a document's text and the seed alone. digest: of the text."""
     return int.from_bytes(hashlib.sha256(f"{seed}/drawn/".encode() + digest).digest()[:8]) / 2**64
 
@@ -31,7 +31,7 @@ def count_draws(weights: NDArray[np.float64], chances: NDArray[np.float64], dupe
     return (whole + (chances < wanted - whole)).astype(np.int32)
 
 
-def walks_in_pass(draws: NDArray[np.int32], number: int, passes: int) -> NDArray[np.int64]:
+def repeats_in_pass(draws: NDArray[np.int32], number: int, passes: int) -> NDArray[np.int64]:
     """Return how often each document is walked over in one pass, (D,), so that all passes make up its draws.
 
     draws: (D,), 0: once in every pass. number: of the pass, below ``passes``. Draws are dealt out to the passes in

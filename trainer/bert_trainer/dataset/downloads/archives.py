@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from bert_trainer.dataset.downloads.transfer import Transfer
 from bert_trainer.errors import InputError
-from bert_trainer.system.atomic_files import disk_errors, unguessable
+from bert_trainer.system.atomic_files import disk_errors, random_suffix
 
 _PIECE_BYTES = 1 << 20
 
@@ -32,7 +32,7 @@ def unpack(archive: Path, members: Mapping[str, str], transfer: Transfer) -> lis
     for left in archive.parent.glob(".*.unpacked"):
         if re.fullmatch(rf"\.{re.escape(archive.name)}(\.[0-9a-f]{{16}})?\.unpacked", left.name):
             shutil.rmtree(left, ignore_errors=True)
-    work = archive.with_name(f".{archive.name}.{unguessable()}.unpacked")
+    work = archive.with_name(f".{archive.name}.{random_suffix()}.unpacked")
     try:
         with disk_errors(archive.parent), zipfile.ZipFile(archive) as content:
             tops = sorted({parts[0] for name in content.namelist() if (parts := _parts_inside(name))})

@@ -23,7 +23,7 @@ from typing import IO, Protocol
 
 from bert_trainer.dataset.downloads.catalogue import Checksum, RemoteFile
 from bert_trainer.errors import InputError, TrainerError
-from bert_trainer.system.atomic_files import disk_errors, open_no_link, unguessable
+from bert_trainer.system.atomic_files import disk_errors, open_no_link, random_suffix
 from bert_trainer.system.files import digest_file
 
 USER_AGENT = "bert-pretrain-operator/0.1 (bert-data fetch; Python urllib)"
@@ -218,7 +218,7 @@ class _Partial:
 
     def __init__(self, target: Path) -> None:
         with disk_errors(target.parent):
-            self.path = _part_of(target) or target.with_name(f".{target.name}.{unguessable()}.partial")
+            self.path = _part_of(target) or target.with_name(f".{target.name}.{random_suffix()}.partial")
         self._version_path = self.path.with_name(f"{self.path.name}.version")
 
     @property

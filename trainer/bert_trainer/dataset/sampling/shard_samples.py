@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.corpus.weights import walks_in_pass
+from bert_trainer.dataset.corpus.weights import repeats_in_pass
 from bert_trainer.dataset.sampling.masking import MaskingRule, mask_rows
 from bert_trainer.dataset.sampling.sentence_pairs import SentencePairs, Walks, draw_pairs
 from bert_trainer.dataset.shards import LayoutName, Split, write_shard, write_shard_blocks
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS, SampleBuffer
 from bert_trainer.dataset.tokens.block_files import read_tokens
-from bert_trainer.dataset.tokens.block_tasks import forget_words
+from bert_trainer.dataset.tokens.block_tasks import clear_word_caches
 from bert_trainer.dataset.tokens.token_documents import TokenDocuments, id_kind
 from bert_trainer.dataset.tokens.word_cache import ragged_indexes
 from bert_trainer.system.random_bits import RandomBits
@@ -71,7 +71,7 @@ def build_shard(task: ShardTask) -> int:
         TrainerError: as ``write_shard``.
     """
     # This worker may have encoded text before: its cache of words takes memory that the shard needs.
-    forget_words()
+    clear_word_caches()
     dtype = id_kind(task.masking.vocabulary_size)
     drawn = draw_shard(read_tokens(task.token_paths, task.groups, task.num_groups, dtype), task)
     attributes: dict[str, Any] = {
@@ -131,7 +131,7 @@ def draw_shard(
     bits = bits or random_bits(task.seed, task.sequence_length, task.split, task.shard)
     documents = TokenDocuments.concatenate([part for parts in groups for part in parts])
     walks = Walks.over([sum(part.num_documents for part in parts) for parts in groups])
-    times = [walks_in_pass(part.draws, number, len(groups)) for number, parts in enumerate(groups) for part in parts]
+    times = [repeats_in_pass(part.draws, number, len(groups)) for number, parts in enumerate(groups) for part in parts]
     del groups  # their tokens have been copied
     pairs = draw_pairs(
         documents.bounds,

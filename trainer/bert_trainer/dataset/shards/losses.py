@@ -10,7 +10,7 @@ from bert_trainer.dataset.shards.dataset_info import refuse_half_built
 from bert_trainer.dataset.shards.folder import CHANGED, GONE, KnownShard, ShardFolder, other_shards
 from bert_trainer.dataset.shards.tfrecord_file import has_tfrecord_name, is_tfrecord
 from bert_trainer.errors import DataUnreadable, InputError
-from bert_trainer.system.atomic_files import is_trouble
+from bert_trainer.system.atomic_files import is_storage_error
 from bert_trainer.system.files import files_in
 
 _DAMAGED = "is damaged"
@@ -114,7 +114,7 @@ def _look(path: Path) -> KnownShard | str:
     try:
         return KnownShard.read(path)[1]
     except InputError as error:
-        return _UNKNOWN if is_trouble(error.__cause__) else _DAMAGED
+        return _UNKNOWN if is_storage_error(error.__cause__) else _DAMAGED
     except OSError:
         return _UNKNOWN
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_trainer.dataset.corpus.document import digest_text
-from bert_trainer.dataset.corpus.weights import chance_of
+from bert_trainer.dataset.corpus.weights import draw_chance
 from bert_trainer.dataset.tokens.block_files import TextBlock, split_text, write_tokens
 from bert_trainer.dataset.tokens.near_duplicates import Hashes, Signatures
 from bert_trainer.dataset.tokens.token_documents import TokenDocuments, id_kind
@@ -99,7 +99,7 @@ def survey_block(task: SurveyTask) -> Survey:
     # From the text and not from its place: a document is held out, or not, wherever in the corpus it stands.
     salt = f"{task.seed}/held-out/".encode()
     scores = [int.from_bytes(hashlib.sha256(salt + digest).digest()[:8]) / 2**64 for digest in digests]
-    chances = [chance_of(digest, task.seed) for digest in digests]
+    chances = [draw_chance(digest, task.seed) for digest in digests]
     return Survey(b"".join(digests), np.concatenate(bands), np.array(scores), np.array(chances))
 
 
@@ -163,7 +163,7 @@ def _token_cache(vocabulary_path: Path, lower_case: bool) -> tuple[WordCache, in
     return WordCache(Encoder(vocabulary, lower_case=lower_case).encode_words), vocabulary.size, vocabulary.unk_id
 
 
-def forget_words() -> None:
+def clear_word_caches() -> None:
     """Free the caches of words in a process that goes on to build shards."""
     _signatures.cache_clear()
     _token_cache.cache_clear()

@@ -28,16 +28,17 @@ from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.parallel.reduction import ReductionTimes
 from bert_trainer.system.heartbeat import watched
+from bert_trainer.training.checkpoint_schedule import CheckpointSchedule
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.device import Compute
-from bert_trainer.training.findings import act_on
-from bert_trainer.training.finetuning.beginning import check_beginning
+from bert_trainer.training.findings import apply_remedy
 from bert_trainer.training.finetuning.data import StageRows, StepReader, open_data
 from bert_trainer.training.finetuning.evaluations import Evaluations
 from bert_trainer.training.finetuning.progress import RunInterval, RunProgress
 from bert_trainer.training.finetuning.results import Run
 from bert_trainer.training.finetuning.run_plan import RunPlan
 from bert_trainer.training.finetuning.stage_end import end_stage, has_ended
+from bert_trainer.training.finetuning.stage_start import check_stage_unchanged
 from bert_trainer.training.finetuning.task_learner import TaskLearner, scaled_schedule
 from bert_trainer.training.health import HINT, Health
 from bert_trainer.training.interval import PausedTime
@@ -45,9 +46,8 @@ from bert_trainer.training.learner import Learner, take_step
 from bert_trainer.training.letter_case import lower_case_of
 from bert_trainer.training.profiling import Profiler
 from bert_trainer.training.run_writer import RunWriter
-from bert_trainer.training.save_times import SaveTimes
 from bert_trainer.training.session import Session
-from bert_trainer.training.start_weights import are_needed, keep_start
+from bert_trainer.training.start_weights import needs_start_weights, save_start_weights
 from bert_trainer.training.stop_signal import StopSignal
 
 
@@ -68,7 +68,7 @@ class _StageState:
     compute: Compute
     writer: RunWriter
     profiler: Profiler
-    saves: SaveTimes
+    saves: CheckpointSchedule
     report_every_steps: int
     health: HealthConfig
     stop: StopSignal
@@ -107,7 +107,7 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
     )
     evaluations = Evaluations.open(stage, data, texts, plan, learner, compute, writer)
     has_begun = resumed_from is not None or evaluations.have_found
-    ranks = check_beginning(stage, texts.sha256 if texts else None, world, writer, has_begun=has_begun)
+    ranks = check_stage_unchanged(stage, texts.sha256 if texts else None, world, writer, has_begun=has_begun)
     schedule = scaled_schedule(stage, ranks)
     state = _StageState(
         index=index,
@@ -122,7 +122,7 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
         writer=writer,
         profiler=session.profiler,
         # min_samples_to_start counts the samples of pretraining, which are behind.
-        saves=SaveTimes(config.checkpoint, world.rank),
+        saves=CheckpointSchedule(config.checkpoint, world.rank),
         report_every_steps=config.logging.every_steps,
         health=session.health,
         stop=stop,
@@ -152,11 +152,11 @@ def _keep_start(
     stages: Sequence[Stage], index: int, initial: InitialCheckpoint | None, pretrained: Learner[Bert], writer: RunWriter
 ) -> None:
     """Keep the pretrained weights once, before the first finetune stage; rank 0 writes."""
-    if are_needed(stages):
+    if needs_start_weights(stages):
         trained = [stage.name for stage in stages[:index] if isinstance(stage, PretrainStage)]
         source = trained[-1] if trained else (initial.path if initial else "random weights")
         folder = writer.folder
-        writer.write(lambda: keep_start(folder.path, pretrained.parameters, source, folder.check_fence))
+        writer.write(lambda: save_start_weights(folder.path, pretrained.parameters, source, folder.check_fence))
 
 
 def _resumed_step(stage: FinetuneStage, plan: RunPlan, at: Position) -> int:
@@ -267,7 +267,7 @@ def _step(
     if is_over:
         interval.add_step(0, ReductionTimes(0, 0.0, 0.0))
     else:
-        with state.profiler.part("data"), learner.own_work.on_host():
+        with state.profiler.part("data"), learner.compute_timer.on_host():
             batches: Sequence[Batch] = [it.to(compute.device) for it in reader.read(progress.step)]
         rate = learning_rate(state.schedule, learner.optimizer.num_applied, plan.steps_per_run)
         start, stop = plan.rows_of(progress.step)
@@ -286,7 +286,7 @@ def _step(
         finding = health.judge_step(progress.stage_step(plan) + 1, result, learner.scaler)
         try:
             # Ranks that train one model together act when they have agreed.
-            act_on(finding if learner.is_split_by_rank else None, state.index, state.writer.event, learner.scaler)
+            apply_remedy(finding if learner.is_split_by_rank else None, state.index, state.writer.event, learner.scaler)
         except TrainingUnhealthy as raised:
             error = raised
     if learner.is_split_by_rank:
@@ -314,8 +314,8 @@ def _agree(state: _StageState, health: Health, stopped: bool = False, in_time: b
     own = [0.0, 0.0, 0.0] if learner.is_split_by_rank else health.own_numbers
     stops, in_times, *of_health = learner.all_ranks.sum_numbers([stopped, in_time, *own])
     if not learner.is_split_by_rank:
-        for finding in health.settle(of_health, learner.all_ranks.size):
-            act_on(finding, state.index, state.writer.event, learner.scaler)
+        for finding in health.judge_last_step(of_health, learner.all_ranks.size):
+            apply_remedy(finding, state.index, state.writer.event, learner.scaler)
     return [stops, in_times]
 
 

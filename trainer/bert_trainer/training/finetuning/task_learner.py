@@ -21,7 +21,7 @@ from bert_trainer.model.bert import Bert
 from bert_trainer.model.task_model import Head, TaskModel
 from bert_trainer.optim.optimizer import LossScaler
 from bert_trainer.parallel.rank_by_rank import from_rank_0_, to_rank_0
-from bert_trainer.parallel.world import Alone, World, on_rank_0
+from bert_trainer.parallel.world import SingleRank, World, on_rank_0
 from bert_trainer.tasks.catalog import Task
 from bert_trainer.training.device import Compute
 from bert_trainer.training.learner import Learner, LearnerState, copy_state
@@ -53,7 +53,7 @@ class TaskLearner(Learner[TaskModel]):
         all_ranks: World,
     ) -> TaskLearner:
         """Allocate everything; ``start`` or ``load`` give it values."""
-        world: World = all_ranks if stage.synchronize_gradients else Alone()
+        world: World = all_ranks if stage.synchronize_gradients else SingleRank()
         made = Learner.of(new_model(pretrained, stage, task), compute, world, stage.optimizer, reduction)
         return cls(
             made.model,
@@ -62,7 +62,7 @@ class TaskLearner(Learner[TaskModel]):
             made.reduction,
             made.scaler,
             made.overlap,
-            made.own_work,
+            made.compute_timer,
             stage,
             pretrained,
             all_ranks,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.dataset.corpus.document import Document, in_documents
+from bert_trainer.dataset.corpus.document import Document, split_into_documents
 from bert_trainer.dataset.corpus.formats.plain_text import TextRules
 from bert_trainer.dataset.corpus.formats.streams import MAX_LINE_BYTES, read_lines
 from bert_trainer.dataset.corpus.sentences import Lines, clean_line, sentences_of
@@ -49,7 +49,7 @@ def read_json_lines(path: Path, text_field: str, rules: TextRules, skipped: Coun
             sentences = sentences_of(map(clean_line, text.splitlines()), layout, rules.language)
         characters = len(line)  # escapes make the line longer than its text, never shorter
         documents = 0
-        for documents, piece in enumerate(in_documents(sentences, characters), start=1):  # noqa: B007 - counted
+        for documents, piece in enumerate(split_into_documents(sentences, characters), start=1):  # noqa: B007 - counted
             yield Document(f"{path}#{number}", piece)
         if not documents:
             skipped["lines without text"] += 1

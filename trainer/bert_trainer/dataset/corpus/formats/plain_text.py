@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
-from bert_trainer.dataset.corpus.document import MAX_DOCUMENT, PIECE_COST, Document, in_documents
+from bert_trainer.dataset.corpus.document import MAX_DOCUMENT, PIECE_COST, Document, split_into_documents
 from bert_trainer.dataset.corpus.formats.streams import read_lines
 from bert_trainer.dataset.corpus.sentences import Lines, clean_line, detect_lines, sentences_of
 from bert_trainer.errors import InputError
@@ -62,7 +62,7 @@ def read_plain_text(path: Path, rules: TextRules) -> Iterator[Document]:
     number = 0
     for document in _documents(chain(head, map(clean_line, lines)), rules.documents):
         characters = sum(map(len, document))
-        for sentences in in_documents(sentences_of(document, layout, rules.language), characters):
+        for sentences in split_into_documents(sentences_of(document, layout, rules.language), characters):
             number += 1
             yield Document(f"{path}#{number}", sentences)
 

@@ -145,7 +145,7 @@ def _find_by_name(root: Path, wanted: FileFormat | None, search: Search) -> Foun
         found = [(path, wanted) for path in search.files]
     if not found:
         kinds = "no file" if wanted else "no .txt, .jsonl or .xml file"
-        there = f"; there are {name_some([path for path, _ in by_name])}" if by_name else ""
+        there = f"; there are {join_paths([path for path, _ in by_name])}" if by_name else ""
         raise InputError(f"{shown(root)}: {kinds} in it; {EXPECTED}{there}")
     return _found(
         wanted,
@@ -155,7 +155,7 @@ def _find_by_name(root: Path, wanted: FileFormat | None, search: Search) -> Foun
     )
 
 
-def name_some(paths: Sequence[Path], most: int = 10) -> str:
+def join_paths(paths: Sequence[Path], most: int = 10) -> str:
     """Return the first names and the number of the others."""
     more = f" and {len(paths) - most:,} more" if len(paths) > most else ""
     return ", ".join(shown(path.name) for path in paths[:most]) + more

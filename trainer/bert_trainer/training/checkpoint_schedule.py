@@ -9,7 +9,7 @@ from bert_trainer.config.stages import CheckpointTimes
 
 
 @dataclass(slots=True)
-class SaveTimes:
+class CheckpointSchedule:
     """Decides after every step of a stage."""
 
     times: CheckpointTimes

@@ -14,13 +14,13 @@ from bert_operator.errors import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Soundness:
+class ValidParts:
     """Answers by the paths that were dropped or replaced. Paths are below ``spec``."""
 
     broken: frozenset[Path] = frozenset()
 
     @classmethod
-    def of(cls, document_paths: Iterable[Path]) -> Soundness:
+    def of(cls, document_paths: Iterable[Path]) -> ValidParts:
         """Take paths of the whole document; those outside ``spec`` do not matter to rules."""
         return cls(frozenset(path[1:] for path in document_paths if path[:1] == ("spec",)))
 

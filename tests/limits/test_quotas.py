@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bert_operator.cluster.allowance import Allowance
 from bert_operator.cluster.demand import Demand, read_demand
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LatestRecords
+from bert_operator.cluster.quotas import NamespaceQuotas
 from bert_operator.cluster.settings import Settings
 from bert_operator.names import JobRef
 from bert_operator.state.progress import parse_progress_line
@@ -136,18 +136,18 @@ def test_a_mistake_of_the_operator_s_own_holds_no_ranks() -> None:
 
 
 def test_of_two_that_decide_at_once_one_gets_the_last_rank() -> None:
-    allowance = Allowance(Index(), settings_with(ranksPerNamespace=4))
+    quotas = NamespaceQuotas(Index(), settings_with(ranksPerNamespace=4))
     first, second, foreign = JobRef("a", "first"), JobRef("a", "second"), JobRef("b", "first")
-    assert allowance.reserve(first, Demand(ranks=3)) is None
-    assert allowance.reserve(second, Demand(ranks=2)) is not None
-    assert allowance.still_waits(second)
-    assert allowance.reserve(foreign, Demand(ranks=4)) is None, "another namespace has its own"
-    assert allowance.reserve(first, Demand(ranks=3)) is None, "asked again, a job is not counted beside itself"
-    allowance.release(first)
-    assert not allowance.still_waits(second)
-    assert allowance.reserve(second, Demand(ranks=2)) is None
-    allowance.forget(second)
-    assert allowance.reserve(first, Demand(ranks=4)) is None
+    assert quotas.reserve(first, Demand(ranks=3)) is None
+    assert quotas.reserve(second, Demand(ranks=2)) is not None
+    assert quotas.still_waits(second)
+    assert quotas.reserve(foreign, Demand(ranks=4)) is None, "another namespace has its own"
+    assert quotas.reserve(first, Demand(ranks=3)) is None, "asked again, a job is not counted beside itself"
+    quotas.release(first)
+    assert not quotas.still_waits(second)
+    assert quotas.reserve(second, Demand(ranks=2)) is None
+    quotas.forget(second)
+    assert quotas.reserve(first, Demand(ranks=4)) is None
 
 
 def test_a_job_s_own_child_is_not_counted_beside_itself() -> None:
@@ -155,9 +155,9 @@ def test_a_job_s_own_child_is_not_counted_beside_itself() -> None:
     operator = Operator(cluster, NOBODY)
     ref = apply(cluster, "demo", slotsPerWorker=3)
     look(operator, ref)
-    allowance = Allowance(operator.index, settings_with(ranksPerNamespace=4))
-    assert allowance.reserve(ref, Demand(ranks=4)) is None
-    assert allowance.reserve(JobRef(NAMESPACE, "other"), Demand(ranks=2)) is not None
+    quotas = NamespaceQuotas(operator.index, settings_with(ranksPerNamespace=4))
+    assert quotas.reserve(ref, Demand(ranks=4)) is None
+    assert quotas.reserve(JobRef(NAMESPACE, "other"), Demand(ranks=2)) is not None
 
 
 def test_network_devices_of_profiles_are_not_counted_as_gpus() -> None:
@@ -167,11 +167,11 @@ def test_network_devices_of_profiles_are_not_counted_as_gpus() -> None:
             "profiles": {"p": {"resources": {"rdma": {"resourceName": "example.com/hca"}}}},
         }
     )
-    allowance = Allowance(Index(), settings)
+    quotas = NamespaceQuotas(Index(), settings)
     ref = JobRef("a", "demo")
-    assert allowance.reserve(ref, Demand(4, (("example.com/hca", 8), ("nvidia.com/gpu", 8)))) is None
-    assert allowance.reserve(ref, Demand(4, (("example.com/hca", 8), ("nvidia.com/gpu", 9)))) is not None
-    assert allowance.reserve(ref, Demand(4, (("amd.com/gpu", 5), ("nvidia.com/gpu", 4)))) is not None
+    assert quotas.reserve(ref, Demand(4, (("example.com/hca", 8), ("nvidia.com/gpu", 8)))) is None
+    assert quotas.reserve(ref, Demand(4, (("example.com/hca", 8), ("nvidia.com/gpu", 9)))) is not None
+    assert quotas.reserve(ref, Demand(4, (("amd.com/gpu", 5), ("nvidia.com/gpu", 4)))) is not None
 
 
 @pytest.mark.parametrize("workers", [1, 3])

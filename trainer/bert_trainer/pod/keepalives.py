@@ -20,7 +20,7 @@ _MAX_EVERY_S, _MIN_EVERY_S = 60.0, 1.0
 
 
 @contextlib.contextmanager
-def signs_of_life(source: RecordSource, environment: Mapping[str, str]) -> Iterator[None]:
+def keepalives(source: RecordSource, environment: Mapping[str, str]) -> Iterator[None]:
     """Write ``event=alive`` to the log at once, and inside the block every ``every_s``.
 
     Whatever else is written: a program may repeat one line for ever, so that the end of its log never changes. This

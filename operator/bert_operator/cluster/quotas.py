@@ -20,7 +20,7 @@ RETRY_S = 5.0
 """Seconds between two attempts of a job that waits; they cost no request."""
 
 
-class Allowance:
+class NamespaceQuotas:
     """Reservations whose children are not in the index yet, and jobs that wait; both may be lost on a restart."""
 
     def __init__(self, index: Index, settings: Settings) -> None:

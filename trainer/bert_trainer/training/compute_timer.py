@@ -18,7 +18,7 @@ import torch
 from bert_trainer.system.heartbeat import watched
 
 
-class OwnWork:
+class ComputeTimer:
     """Adds up seconds of work, without waiting for the device."""
 
     def __init__(self, device: torch.device) -> None:

@@ -28,7 +28,7 @@ _MAX_NAMED = 8
 _MAX_FINALIZERS = 3
 
 
-class Taken(NamedTuple):
+class NameConflict(NamedTuple):
     """An object that is in a job's way."""
 
     kind: str
@@ -41,13 +41,13 @@ class Taken(NamedTuple):
         return f"{self.kind} {self.name}"
 
 
-async def find_taken(
+async def find_conflicts(
     api: ApiClient,
     ref: JobRef,
     uid: str,
     wanted: Iterable[tuple[str, str]],
     is_in_way: Callable[[str, Document], bool],
-) -> list[Taken]:
+) -> list[NameConflict]:
     """Return which objects exist and are not the job's.
 
     Args:
@@ -71,23 +71,23 @@ async def find_taken(
             continue
         owners = [owner.get("uid") for owner in answer["metadata"].get("ownerReferences") or ()]
         if uid not in owners and is_in_way(kind, answer):
-            found.append(read_taken(kind, answer))
+            found.append(read_conflict(kind, answer))
     return found
 
 
-def read_taken(kind: str, answer: Document) -> Taken:
+def read_conflict(kind: str, answer: Document) -> NameConflict:
     """Return an object that is in a job's way."""
     metadata = answer["metadata"]
     held = tuple(str(text) for text in metadata.get("finalizers") or () if text not in _OF_CLUSTER)
-    return Taken(kind, metadata["name"], "deletionTimestamp" in metadata, held)
+    return NameConflict(kind, metadata["name"], "deletionTimestamp" in metadata, held)
 
 
-def find_left_pods(pods: Iterable[PodSummary]) -> list[Taken]:
+def find_leftover_pods(pods: Iterable[PodSummary]) -> list[NameConflict]:
     """Return pods that carry a job's name and belong to none of its children, in the order of their names."""
-    return [Taken("Pod", pod.name, pod.is_deleting) for pod in sorted(pods, key=lambda pod: pod.name)]
+    return [NameConflict("Pod", pod.name, pod.is_deleting) for pod in sorted(pods, key=lambda pod: pod.name)]
 
 
-def describe_taken(namespace: str, taken: Sequence[Taken]) -> Blocker:
+def describe_conflicts(namespace: str, taken: Sequence[NameConflict]) -> Blocker:
     """Return what is in the way of a job's next attempt, and what frees it. taken: at least one."""
     staying = [item for item in taken if not item.is_leaving]
     leaving = [item for item in taken if item.is_leaving]
@@ -96,14 +96,14 @@ def describe_taken(namespace: str, taken: Sequence[Taken]) -> Blocker:
     return Blocker(reason=BlockerReason.NAME_TAKEN, message=". ".join(said))
 
 
-def _say_staying(namespace: str, items: Sequence[Taken]) -> str:
+def _say_staying(namespace: str, items: Sequence[NameConflict]) -> str:
     verb, them = ("exist and are", "them") if len(items) > 1 else ("exists and is", "it")
     targets = " ".join(f"{_RESOURCES[item.kind]}/{item.name}" for item in items[:_MAX_NAMED])
     command = f"kubectl -n {namespace} delete {targets}"
     return f"{_list(items)} {verb} not this job's. Next: delete {them} ({command}), or rename the job"
 
 
-def _say_leaving(namespace: str, items: Sequence[Taken]) -> str:
+def _say_leaving(namespace: str, items: Sequence[NameConflict]) -> str:
     verb = "are" if len(items) > 1 else "is"
     finalizers = list(dict.fromkeys(text for item in items for text in item.finalizers))
     if finalizers:
@@ -121,7 +121,7 @@ def _say_leaving(namespace: str, items: Sequence[Taken]) -> str:
     return f"{_list(items)} of an earlier job or attempt {verb} still being deleted{held}. Next: {remedy}"
 
 
-def _list(items: Sequence[Taken]) -> str:
+def _list(items: Sequence[NameConflict]) -> str:
     named = [str(item) for item in items[:_MAX_NAMED]]
     if len(items) > _MAX_NAMED:
         return f"{', '.join(named)} and {len(items) - _MAX_NAMED} more"

@@ -19,7 +19,7 @@ _MAX_AT_ONCE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class RelatedObjects:
     """A job's objects."""
 
     objects: Sequence[Json]
@@ -27,7 +27,7 @@ class Family:
     """Kinds that could not be read, and why."""
 
 
-def read_family(kubectl: Kubectl, job: Job) -> Family:
+def read_related_objects(kubectl: Kubectl, job: Job) -> RelatedObjects:
     """Return the objects of a job: by their label, and launchers, which have none of ours, by name."""
     kubectl = kubectl.within(job.namespace)
     missing: list[str] = []
@@ -52,7 +52,7 @@ def read_family(kubectl: Kubectl, job: Job) -> Family:
             continue
         if text.strip():
             found.append(decode(text, ("get", "jobs.batch", launcher)))
-    return Family(objects=found, missing=sorted(missing))
+    return RelatedObjects(objects=found, missing=sorted(missing))
 
 
 def read_events(kubectl: Kubectl, job: Job) -> list[Json]:

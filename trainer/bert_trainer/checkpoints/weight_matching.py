@@ -53,7 +53,7 @@ class Source:
     tensors: Mapping[str, Tensor]
     spell: Callable[[str], str] = str
     """Translates our name into the source's, for messages."""
-    is_others: Callable[[str], bool] = lambda _: False
+    is_foreign: Callable[[str], bool] = lambda _: False
     """Whether a tensor without a counterpart here is of another task's head: it is named, and left out."""
     moments: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     """``first_moment`` and ``second_moment``, each by our names, where they were asked for."""
@@ -70,7 +70,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class MatchedWeights:
     """Tensors that fit the model, without padding rows."""
 
     tensors: Mapping[str, Tensor]
@@ -82,7 +82,7 @@ class Fitted:
     """Rows of the source's token table behind the vocabulary that are not zeros, and are left out."""
 
 
-def fit_weights(source: Source, model: Bert, vocabulary: Vocabulary) -> Fitted:
+def match_weights(source: Source, model: Bert, vocabulary: Vocabulary) -> MatchedWeights:
     """Match a source's weights with the model's parameters, and its vocabulary with the run's.
 
     Raises:
@@ -98,12 +98,12 @@ def fit_weights(source: Source, model: Bert, vocabulary: Vocabulary) -> Fitted:
         )
     if not _has_same_vocabulary(source.vocabulary_file, vocabulary):
         _check_entries(source, model)
-    fitted = fit_tensors(source, source.tensors, model)
+    fitted = match_tensors(source, source.tensors, model)
     beyond = source.tensors[_TOKEN_TABLE][model.vocabulary_size :]
     return replace(fitted, num_trained_beyond=int(_used_rows(beyond).sum()))
 
 
-def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> Fitted:
+def match_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> MatchedWeights:
     """Match tensors of a source, its weights or moments, with the model's parameters.
 
     Raises:
@@ -139,14 +139,14 @@ def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> F
         if list(tensors[name].shape) != _next_sentence_shape(name, model)
     ]
     left_over = [name for name in beyond if name not in NEXT_SENTENCE]
-    if not (missing or misshapen or broken) and all(map(source.is_others, left_over)):
+    if not (missing or misshapen or broken) and all(map(source.is_foreign, left_over)):
         # Where anything else does not fit, they help to tell which model it is.
         unused, left_over = [*unused, *left_over], []
     _refuse_misfits(
         source,
         {"missing": missing, "of another shape": misshapen, "not finite numbers": broken, "left over": left_over},
     )
-    return Fitted(fitted, fresh, unused)
+    return MatchedWeights(fitted, fresh, unused)
 
 
 def list_names(names: Sequence[str]) -> str:
@@ -161,7 +161,7 @@ def max_elements(model: Bert) -> int:
     return max(largest, (model.vocabulary_size + MAX_PADDING_ROWS) * model.config.hidden_size)
 
 
-def is_of_size(tensors: Mapping[str, Tensor], model: Bert, is_others: Callable[[str], bool]) -> bool:
+def is_of_size(tensors: Mapping[str, Tensor], model: Bert, is_foreign: Callable[[str], bool]) -> bool:
     """Return whether every tensor is one of the model's, by our names, and claims no more elements than that has.
 
     Of others' heads no more than the largest of the model's.
@@ -173,7 +173,7 @@ def is_of_size(tensors: Mapping[str, Tensor], model: Bert, is_others: Callable[[
     for name in shapes.keys() & BY_ENTRY:
         shapes[name][0] = model.vocabulary_size + MAX_PADDING_ROWS
     most = {name: prod(shape) for name, shape in shapes.items()}
-    most |= {name: max_elements(model) for name in tensors if name not in most and is_others(name)}
+    most |= {name: max_elements(model) for name in tensors if name not in most and is_foreign(name)}
     return all(tensor.numel() <= most.get(name, -1) for name, tensor in tensors.items())
 
 
@@ -200,7 +200,7 @@ def by_our_names(theirs: Iterable[str], ours: Mapping[str, str]) -> dict[str, st
     return {name: ours.get(name) or (repr(name) if name in taken else name) for name in theirs}
 
 
-def copy_tensors(fitted: Fitted, views: Mapping[str, Tensor]) -> None:
+def copy_tensors(fitted: MatchedWeights, views: Mapping[str, Tensor]) -> None:
     """Copy what fits into tensors of the model's shapes."""
     for name, tensor in fitted.tensors.items():
         # The model's own padding rows, behind the last entry, stay zero.

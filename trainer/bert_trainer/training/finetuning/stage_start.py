@@ -17,7 +17,7 @@ _BEGUN_FILE = "begun.json"
 _START_OVER = "start over (output.ifExists: New)"
 
 
-def check_beginning(
+def check_stage_unchanged(
     stage: FinetuneStage, data_sha256: str | None, world: World, writer: RunWriter, *, has_begun: bool
 ) -> int:
     """Compare with what the stage began with, or keep it where the stage begins. Collective.

@@ -12,7 +12,7 @@ from typing import Any
 from bert_trainer.errors import InputError
 
 
-class MpiMeeting:
+class MpiRendezvous:
     """This process as a rank of MPI, from the first call to ``leave``."""
 
     def __init__(self) -> None:
