@@ -1,0 +1,38 @@
+"""The admission policy sees jobs as they were written: what it takes an absent field for is the code's own default."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args
+
+from bert_operator.api.schema.bert_pretrain_job import JobSpec
+from bert_operator.api.schema.section import Section, keys_of
+
+POLICY = Path(__file__).parents[2] / "deploy/kustomize/components/admission-policy/job-limits.yaml"
+ASSUMED = set(re.findall(r"object\.spec((?:\.\??\w+)+)\.orValue\((\d+|true|false)\)", POLICY.read_text()))
+
+
+def default_of(path: list[str]) -> Any:
+    """Return the default of a field below spec, of which every section may be absent."""
+    section: type[Section] = JobSpec
+    for key in path[:-1]:
+        annotation = section.model_fields[field_of(section, key)].annotation
+        (section,) = [kind for kind in get_args(annotation) or (annotation,) if kind is not NoneType]
+    return section.model_fields[field_of(section, path[-1])].default
+
+
+def field_of(section: type[Section], key: str) -> str:
+    (name,) = [name for name, found in keys_of(section).items() if found == key]
+    return name
+
+
+def test_an_absent_field_counts_as_the_code_s_default() -> None:
+    assumed = {path: json.loads(value) for path, value in ASSUMED}
+    defaults = {path: default_of([key for key in re.split(r"[.?]+", path) if key]) for path in assumed}
+    # Where the code has none, absent means what the field's docstring says.
+    known = {path: default for path, default in defaults.items() if default is not None}
+    assert known == {path: assumed[path] for path in known}
+    assert ".?runPolicy.?stopGraceSeconds" in known
