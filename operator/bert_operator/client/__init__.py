@@ -11,14 +11,14 @@ library alone::
         print(line)
     rows = client.metrics(job.name)      # pandas.DataFrame(rows) is a table
 
-Errors are those of ``bert_operator.plugin.errors``: NoSuchObject, ApiRefused, NeverReached, TimeIsUp, all of them
+Errors are those of ``bert_operator.plugin.errors``: NoSuchObject, ApiRefused, Unreachable, WaitTimeout, all of them
 OperatorError.
 """
 
 from __future__ import annotations
 
 from bert_operator.client.cluster_client import Client
-from bert_operator.plugin.errors import ApiRefused, NeverReached, NoSuchObject, TimeIsUp
+from bert_operator.plugin.errors import ApiRefused, NoSuchObject, Unreachable, WaitTimeout
 from bert_operator.plugin.event import Event
 from bert_operator.plugin.job import Job, Stage
 from bert_operator.plugin.views.cost_view import Cost
@@ -29,8 +29,8 @@ __all__ = [
     "Cost",
     "Event",
     "Job",
-    "NeverReached",
+    "Unreachable",
     "NoSuchObject",
     "Stage",
-    "TimeIsUp",
+    "WaitTimeout",
 ]
