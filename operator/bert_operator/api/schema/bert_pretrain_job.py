@@ -63,7 +63,7 @@ class Metadata(Section):
     name: Annotated[str, Field(min_length=1, max_length=names.MAX_JOB_NAME, pattern=NAME_PATTERN)]
     """Name of the job. At most 45 characters, so that the host names made from it stay within 63."""
     namespace: Annotated[str, Field(min_length=1, max_length=63)] = "default"
-    """Kubernetes namespace; without a cluster only a label. Default: ``default``, like kubectl."""
+    """Kubernetes namespace; outside a cluster only a label. Default: ``default``, like kubectl."""
     uid: Annotated[str, Field(max_length=64)] | None = None
     """Unique identity of this object; set by the API server, empty without a cluster."""
     generation: int | None = None
@@ -79,8 +79,8 @@ class ModelSpec(Section):
     config_file: FilePath | None = None
     """A bert_config.json (Google, NVIDIA, MLPerf) or config.json (Hugging Face) that describes the model, in place of
     preset, architecture, sizes, activation, dropout and initializerRange. A relative path is relative to the same
-    folder as dataset.path. It is read when the run starts, and the run keeps what it said then. Empty: the model is
-    what this section says."""
+    folder as dataset.path. Read once when the run starts: later changes to the file do not affect it. Empty: this
+    section defines the model."""
     architecture: Literal["bert", "distilbert"] | None = None
     """``distilbert`` has no segment embeddings and no pooler. Empty: the preset's, else ``bert``."""
     hidden_size: Annotated[int, Field(ge=8, le=16384)] | None = None
@@ -112,7 +112,7 @@ class ModelSpec(Section):
 
 
 class DatasetSpec(Section):
-    """Where the shards are: a prepare stage writes them, training reads them."""
+    """Location of the shards: a prepare stage writes them, training reads them."""
 
     path: FilePath | None = None
     """Root folder. A relative path is relative to the folder in which the command runs, in a cluster to the mount of
@@ -126,8 +126,9 @@ class DatasetSpec(Section):
     """In a cluster: the volume to mount, read-only while training; relative paths of this section, of text and of
     shards are relative to its mount. Empty: the output's volume."""
     on_unreadable_shard: Literal["Stop", "Skip"] | None = None
-    """A shard that is damaged, gone or not the one that the run began with. ``Stop``, the default: the job ends and
-    names it. ``Skip``: training goes on without it, says so in log and metrics, and remembers it."""
+    """What to do about a shard that is damaged, missing or has changed since the run began. ``Stop``, the default: the
+    job fails and names it. ``Skip``: training continues without it, reports that in log and metrics, and still leaves
+    it out after a restart."""
 
 
 class LengthSpec(Section):
@@ -172,11 +173,11 @@ class PretrainSpec(Section):
     length: LengthSpec
     """How long this stage trains."""
     optimizer_state: Literal["keep", "keepWithStepCount", "reset"] | None = None
-    """What becomes of the previous stage's optimizer state. ``keep``: the moments are kept, while bias correction
-    counts steps from 0, as in NVIDIA's trainer; ``keepWithStepCount``: the moments and the step count are kept;
-    ``reset``: neither. The schedule starts at 0 either way. Empty: ``keepWithStepCount`` with AdamW, whose updates
-    would otherwise be 0.15 of their size at step 10, a second warm-up; ``keep`` with LAMB, whose trust ratio makes up
-    for most of that."""
+    """What to do with the previous stage's optimizer state. ``keep``: keep the moments, while bias correction counts
+    steps from 0, as in NVIDIA's trainer; ``keepWithStepCount``: keep the moments and the step count; ``reset``:
+    neither. The schedule starts at 0 either way. Empty: ``keepWithStepCount`` with AdamW, whose updates would otherwise
+    be 0.15 of their size at step 10, a second warm-up; ``keep`` with LAMB, whose trust ratio makes up for most of
+    that."""
     loss_normalization: Literal["global", "microBatchMean"] = "global"
     """``global``: over the step's masked tokens on all ranks, so that the result does not depend on the number of ranks
     or the micro-batch size; ``microBatchMean``: the mean of the micro-batches' means, as in the original scripts."""
@@ -194,13 +195,14 @@ class PretrainSpec(Section):
     evaluation: EvaluationSpec | None = None
     """Evaluate the model while this stage trains. Empty: only evaluate stages evaluate it."""
     target: TargetSpec | None = None
-    """End the stage when an evaluation reaches this; only with evaluation. Empty: train for the stage's length."""
+    """End the stage when an evaluation reaches this accuracy; only with evaluation. Empty: train for the stage's
+    length."""
     checkpoint: StageCheckpointSpec | None = None
-    """When checkpoints are written in this stage. Empty: as in spec.checkpoint."""
+    """When checkpoints are written in this stage. Empty: spec.checkpoint applies."""
 
 
 class ExportSpec(Section):
-    """The trained model in a format that other programs load: that of the last pretrain or finetune stage before."""
+    """Export the newest model, of the last pretrain or finetune stage before, in a format that other programs load."""
 
     format: Literal["huggingface", "onnx", "tensorflow"] = "huggingface"
     """``huggingface``: a folder for ``AutoModel.from_pretrained``, with the tokenizer; ``onnx``: a graph for ONNX
@@ -239,7 +241,7 @@ class InitialCheckpointSpec(Section):
     """
 
     path: FilePath
-    """Folder, or file. A relative path starts where a relative dataset.path does."""
+    """Folder or file. A relative path is relative to the same folder as dataset.path."""
     format: Literal["bert-trainer", "huggingface", "tensorflow", "nvidia"] = "bert-trainer"
     """``bert-trainer``: a checkpoint or the output folder of another job; ``huggingface``: a folder with
     config.json and the weights, whole or in parts; ``tensorflow``: a folder with bert_config.json and a checkpoint of
@@ -251,7 +253,7 @@ class InitialCheckpointSpec(Section):
 
 
 class LoggingSpec(Section):
-    """What is logged and how often."""
+    """Progress reports, TensorBoard, metrics endpoint."""
 
     every_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     """Optimizer steps between progress reports."""
@@ -282,7 +284,7 @@ class ProfileStepsSpec(Section):
 
 
 class OutputSpec(Section):
-    """Where results go."""
+    """Output folder and volume."""
 
     path: FilePath
     """Folder for data, checkpoints, metrics, report and export. A relative path is relative to the folder in
@@ -302,17 +304,17 @@ DEFAULT_HANG_SECONDS = (120, 1800)
 
 
 class RunPolicy(Section):
-    """When the operator starts, retries, stops and cleans up the job. May be changed while the job runs."""
+    """Starting, retrying, stopping and cleaning up the job. May be changed while the job runs."""
 
     suspend: bool = False
-    """true: stop with a checkpoint and wait; false again: resume from there in a new attempt."""
+    """true: write a checkpoint, stop and wait. Set it to false again to resume from there in a new attempt."""
     application_retries: Annotated[int, Field(ge=0, le=20)] = 1
-    """Retries after the program itself failed (exit code 1). Default: 1, since what fails twice fails always. Data
-    preparation and training have budgets of their own."""
+    """Retries after the program itself failed (exit code 1). Default: 1, since a program that fails twice usually fails
+    again. Data preparation and training have separate budgets."""
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 3
     """Retries in a row after a process was killed or hung, its machine was lost, or storage failed after the first
-    step. A new checkpoint begins the count again, as does a finished part of a data build: a job that dies once a day
-    goes on. What is reported as saved is believed for 2 x infrastructureRetries + 1 failures, until an attempt resumes
+    step. A new checkpoint, or a finished part of a data build, resets the count, so that a job that dies once a day
+    continues. A reported checkpoint counts for at most 2 x infrastructureRetries + 1 failures, until an attempt resumes
     from it. Bad input (exit code 2) is never retried."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
     """Seconds after which the job is stopped with a checkpoint and marked as failed. Empty: no limit."""
@@ -322,19 +324,18 @@ class RunPolicy(Section):
     stop_grace_seconds: Annotated[int, Field(ge=1, le=86_400)] = 120
     """Grace period in seconds for a pod to write its checkpoint before it is killed."""
     on_hang: Literal["Restart", "Notify"] | None = None
-    """What becomes of an attempt of which a rank makes no progress for 5 times the longest step of its stage.
-    ``Restart``, the default: it is ended as a failure of infrastructure and resumes from the latest checkpoint.
-    ``Notify``: it goes on. Either way the log gets the stacks of all ranks, and log and status the rank that holds up
-    the others. Evaluation, export, the first steps of a stage and other work without a pace may take
-    hangMaxSeconds."""
+    """What to do when a rank makes no progress for 5 times the longest step of its stage. ``Restart``, the default: end
+    the attempt as an infrastructure failure and resume from the latest checkpoint. ``Notify``: let it continue. Either
+    way the log gets the stack traces of all ranks, and log and status name the rank that blocks the others. Evaluation,
+    export, the first steps of a stage and other work without a regular pace may take hangMaxSeconds."""
     hang_min_seconds: Annotated[int, Field(ge=10, le=86_400)] | None = None
-    """Seconds without progress that are no hang, however short the steps are. Default: 120."""
+    """Minimum seconds without progress before a rank counts as hung, however short its steps are. Default: 120."""
     hang_max_seconds: Annotated[int, Field(ge=10, le=604_800)] | None = None
-    """Seconds without progress that are a hang, however long the steps are. Default: 1800."""
+    """Maximum seconds without progress before a rank counts as hung, however long its steps are. Default: 1800."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=315_360_000)] | None = None
     """Seconds after which a finished job and its pods are deleted; files on volumes are kept. Empty: never."""
     checkpoints_after_success: Literal["Keep", "Delete"] = "Keep"
-    """Whether checkpoints are kept once every stage is done; the export and the metrics always are."""
+    """Whether to keep checkpoints once every stage is done; export and metrics are always kept."""
 
     @property
     def hang_limits(self) -> tuple[int, int]:
@@ -345,14 +346,14 @@ class RunPolicy(Section):
 
 
 class JobSpec(Section):
-    """Everything that the user decides."""
+    """Specification of the job."""
 
     profile: LabeledName | None = None
-    """Name of a profile in the operator's settings, which fills in the cluster's fields that this job leaves out:
+    """Name of a profile in the operator's settings, which fills in cluster-specific fields that this job leaves out:
     image, resources, volumes, users and the like. Empty: the default profile, if there is one. Ignored without a
     cluster."""
     image: ImageReference | None = None
-    """Container image of the trainer. Empty: the one that the operator was installed with."""
+    """Container image of the trainer. Empty: the default image of the operator's installation."""
     image_pull_policy: PullPolicy | None = None
     """When nodes pull the image. Empty: ``Always`` for the tag latest, else ``IfNotPresent``, as Kubernetes does."""
     image_pull_secrets: Annotated[tuple[ImagePullSecret, ...], Field(max_length=16)] = ()
@@ -397,30 +398,29 @@ class JobSpec(Section):
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When checkpoints are written and how many are kept."""
     health: HealthSpec | None = None
-    """What is done about training that goes wrong. Empty: gradients that are not finite stop the job, spikes are
-    reported."""
+    """What to do when training becomes unstable. Empty: non-finite gradients stop the job, spikes are reported."""
     logging: LoggingSpec = LoggingSpec()
     """Progress reports, TensorBoard and Prometheus metrics."""
     profile_steps: ProfileStepsSpec | None = None
     """Steps to profile: a PyTorch profiler trace and a table of times are written. Empty: none, without overhead."""
     output: OutputSpec
-    """Where results go, and what happens to earlier ones."""
+    """Output folder, and what to do with earlier results in it."""
     resources: ResourcesSpec = ResourcesSpec()
     """Resources of one worker: cores, memory, GPUs, network devices."""
     cpu: CpuSpec = CpuSpec()
-    """Ranks and threads on the cores of a Xeon."""
+    """CPU layout on Xeon nodes: ranks, threads, pinning."""
     network: NetworkSpec = NetworkSpec()
     """Access to the node's network and locked memory, for InfiniBand and RoCE."""
     security_context: SecurityContextSpec = SecurityContextSpec()
     """User and groups of the pods."""
     scheduling: SchedulingSpec = SchedulingSpec()
-    """Nodes that the pods may run on, and their priority."""
+    """Nodes that the pods may run on, their priority and scheduler."""
     queue_name: LabeledName | None = None
-    """Kueue LocalQueue that admits the attempts. Empty: they start at once."""
+    """Kueue LocalQueue that admits the attempts. Empty: no queue, attempts start at once."""
     workload_priority_class: LabeledName | None = None
-    """Kueue's WorkloadPriorityClass of the attempts, which decides who is before whom in the queue and who gives way to
-    whom; the pods' own priority stays scheduling.priorityClassName. Each attempt goes to the end of those of its
-    priority. Empty: Kueue takes scheduling.priorityClassName. With queueName only."""
+    """Kueue WorkloadPriorityClass of the attempts: their order in the queue, and who is preempted for whom. The pods'
+    own priority stays scheduling.priorityClassName. Each new attempt queues behind others of its priority. Empty: Kueue
+    uses scheduling.priorityClassName. Only with queueName."""
     launcher: RoleSpec = RoleSpec()
     """Overrides for the MPI launcher."""
     worker: RoleSpec = RoleSpec()
@@ -436,11 +436,11 @@ class JobSpec(Section):
     proxy: ProxySpec = ProxySpec()
     """HTTP proxies."""
     managed_by: Literal["bert-operator.dev/operator", "kueue.x-k8s.io/multikueue"] | None = None
-    """Who carries the job out, as Kubernetes' own Jobs have it; never changed once the job is there.
-    ``bert-operator.dev/operator``, the default: the operator of this cluster. ``kueue.x-k8s.io/multikueue``, reserved
-    for MultiKueue: it leaves the job alone, creates nothing and writes no status. Ignored without a cluster."""
+    """Controller that runs the job, as in Kubernetes Jobs; immutable. ``bert-operator.dev/operator``, the default: the
+    operator of this cluster. ``kueue.x-k8s.io/multikueue``, reserved for MultiKueue: the operator ignores the job,
+    creates nothing and writes no status. Ignored without a cluster."""
     run_policy: RunPolicy = RunPolicy()
-    """How the job is started, retried, stopped and cleaned up."""
+    """Starting, retrying, stopping and cleaning up the job."""
 
     @property
     def ranks_per_worker(self) -> int:
@@ -478,7 +478,7 @@ class BertPretrainJob(Section):
     metadata: Metadata
     """Name and namespace."""
     spec: JobSpec
-    """Everything that the user decides."""
+    """Specification of the job."""
 
     @property
     def ref(self) -> names.JobRef:

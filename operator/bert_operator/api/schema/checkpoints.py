@@ -15,8 +15,8 @@ class CheckpointSpec(Section):
     every_steps: Count | None = None
     """Optimizer steps between checkpoints. Empty: not by steps."""
     every_seconds: Annotated[int, Field(ge=1, le=604_800)] | None = None
-    """Seconds between checkpoints. Empty: 600 if everySteps and everySamples are empty too, so that a crash loses ten
-    minutes at most."""
+    """Seconds between checkpoints. Empty: 600 if everySteps and everySamples are empty too, so that a crash loses at
+    most ten minutes."""
     every_samples: Annotated[int, Field(ge=1, le=2**53)] | None = None
     """Sequences between checkpoints. Empty: not by sequences."""
     min_samples_to_start: Annotated[int, Field(ge=0, le=2**53)] = 0
@@ -29,10 +29,10 @@ class CheckpointSpec(Section):
 
 
 class StageCheckpointSpec(Section):
-    """When checkpoints are written in one stage; whatever is empty is as in spec.checkpoint."""
+    """When checkpoints are written in one stage; empty fields are taken from spec.checkpoint."""
 
     every_steps: Count | None = None
-    """Optimizer steps between checkpoints. Where everySteps, everySeconds or everySamples is set here, none of them is
+    """Optimizer steps between checkpoints. If everySteps, everySeconds or everySamples is set here, none of them is
     taken from spec.checkpoint."""
     every_seconds: Annotated[int, Field(ge=1, le=604_800)] | None = None
     """Seconds between checkpoints."""

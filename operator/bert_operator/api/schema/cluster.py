@@ -93,13 +93,13 @@ class ImageSource(Section):
 
     reference: ImageReference
     """Name with tag or digest, such as ``registry.example.com/wikipedia-128@sha256:...``. A digest is the same data in
-    every attempt. imagePullSecrets are its credentials, too."""
+    every attempt. imagePullSecrets apply."""
     pull_policy: PullPolicy | None = None
     """When nodes pull it. Empty: ``Always`` for the tag latest, else ``IfNotPresent``, as Kubernetes does."""
 
 
 class VolumeSource(Section):
-    """Where files are; exactly one of persistentVolumeClaim, nfs, hostPath and image is set."""
+    """Source of a volume; exactly one of persistentVolumeClaim, nfs, hostPath and image is set."""
 
     persistent_volume_claim: ClaimSource | None = None
     """A claim, the usual choice."""
@@ -113,10 +113,10 @@ class VolumeSource(Section):
     """Folder of the volume to mount. Empty: the whole volume. Of an image it needs Kubernetes 1.33 and containerd 2.2;
     containerd 2.1 mounts the whole image, so rather name the folder in dataset.path."""
     mount_path: MountPath | None = None
-    """Where it is mounted in the pods. Not in /dev, /etc, /home, /proc, /root, /run, /sys and /usr, whose content is
-    the image's, the system's or put there by the operator (users, ssh keys, the run configuration), and not at /tmp
-    itself, which every pod has for itself; below it, as /tmp/output, works. Empty: /mnt/dataset, /mnt/output or
-    /mnt/workspace, depending on the section."""
+    """Mount path in the pods. Not below /dev, /etc, /home, /proc, /root, /run, /sys and /usr, which hold files of the
+    image, the system or the operator (users, ssh keys, the run configuration), and not /tmp itself, which is private to
+    each pod; a folder below it, as /tmp/output, works. Empty: /mnt/dataset, /mnt/output or /mnt/workspace, depending on
+    the section."""
 
 
 class VolumeSpec(Section):
@@ -172,12 +172,12 @@ class AcceleratorSpec(Section):
     resource_name: LabelKey = DEFAULT_ACCELERATOR
     """The extended resource. Default: ``nvidia.com/gpu``."""
     resource_claim: Name | None = None
-    """The entry of resourceClaims that brings the devices, in place of resourceName. Ranks then insist on GPUs: an
-    attempt fails where a worker's claim brought none, or fewer than it has ranks. Empty: resourceName is asked for."""
+    """Entry of resourceClaims that provides the devices, in place of resourceName. Ranks then require GPUs: an attempt
+    fails if a worker's claim provides none, or fewer than it has ranks. Empty: resourceName is requested."""
     per_worker: Annotated[int, Field(ge=1, le=256)] | None = None
-    """Devices per worker. Empty: one per slot. With resourceClaim the claim decides; this only says what it brings."""
+    """Devices per worker. Empty: one per slot. With resourceClaim the claim decides; this only states their number."""
     gpu_memory_limit_gib: Annotated[PositiveFloat | None, Field(alias="gpuMemoryLimitGiB")] = None
-    """Limit of the device memory that one rank allocates, in GiB. Empty: no limit."""
+    """Maximum device memory that one rank allocates, in GiB. Empty: no limit."""
 
 
 class HugepagesSpec(Section):
@@ -208,12 +208,12 @@ class ResourceClaimSpec(Section):
     name: Name
     """Unique among the section's claims; ``accelerator.resourceClaim`` may name it."""
     resource_claim_name: ObjectName | None = None
-    """A ResourceClaim of the job's namespace. All workers share its devices, and Kubernetes runs them where these are;
-    at most 256 pods may."""
+    """A ResourceClaim of the job's namespace. All workers share its devices and run where these are; at most 256 pods
+    can."""
     resource_claim_template_name: ObjectName | None = None
     """A ResourceClaimTemplate of the job's namespace: every worker gets a claim, and devices, of its own."""
     request: DnsLabel | None = None
-    """The one request of the claim whose devices the ranks see. Empty: all of them."""
+    """Request of the claim whose devices the ranks use. Empty: all of them."""
 
 
 class ResourcesSpec(Section):
@@ -228,18 +228,18 @@ class ResourcesSpec(Section):
     """Local disk of the node for logs and temporary files. Empty: no request."""
     shared_memory: Quantity | None = None
     """Size of /dev/shm, through which ranks of a pod exchange gradients. Empty: 32Mi per slot, 1Gi per slot with an
-    accelerator, and 1Gi at least: Open MPI and Intel MPI take 16Mi per rank, NCCL 9Mi per channel and neighbour. What
-    is written there counts against memory, and no more than memory fits. Give more to programs of your own whose data
-    loaders are processes."""
+    accelerator, and 1Gi at least: Open MPI and Intel MPI take 16Mi per rank, NCCL 9Mi per channel and neighbour. Its
+    content counts against memory and cannot exceed it. Set more for programs of your own whose data loaders are
+    processes."""
     hugepages: HugepagesSpec | None = None
     """Huge pages."""
     accelerator: AcceleratorSpec | None = None
     """GPUs. Empty: the job trains on CPUs."""
     rdma: RdmaSpec | None = None
-    """InfiniBand or RoCE devices. Devices that come by a claim need network.lockMemory in place of this."""
+    """InfiniBand or RoCE devices. For devices from a resource claim set network.lockMemory instead."""
     resource_claims: Annotated[tuple[ResourceClaimSpec, ...], Field(max_length=16)] | None = None
-    """Devices by dynamic resource allocation, of pods that run ranks: like accelerators and rdma neither the launcher
-    nor the run that prepares data gets them. Empty: none."""
+    """Devices by dynamic resource allocation (DRA) for pods that run ranks: like accelerator and rdma, neither the
+    launcher nor data preparation gets them. Empty: none."""
 
 
 class CpuSpec(Section):
@@ -280,14 +280,13 @@ class CpuSpec(Section):
 
 
 class MpiSpec(Section):
-    """The MPI that launches the ranks of several workers."""
+    """The MPI that launches ranks on several workers."""
 
     implementation: Literal["OpenMPI", "Intel", "MPICH"] = "OpenMPI"
     """The MPI in the image. Default: OpenMPI, versions 4 and 5."""
     worker_wait_seconds: Annotated[int, Field(ge=10, le=86_400)] = 600
-    """Seconds that the launcher waits for DNS and ssh of every worker before the attempt fails, counted from the moment
-    in which all its pods run: pods that wait for nodes, images or quota are the matter of
-    runPolicy.startDeadlineSeconds. Default: 600."""
+    """Seconds that the launcher waits for DNS and ssh of every worker before the attempt fails, counted from when all
+    its pods run; runPolicy.startDeadlineSeconds limits the wait for nodes, images and quota. Default: 600."""
 
 
 class NetworkSpec(Section):
@@ -298,9 +297,9 @@ class NetworkSpec(Section):
     """
 
     host_network: bool = False
-    """true: pods use the node's network; then only one worker fits on a node."""
+    """true: pods use the node's network; only one worker then fits on a node."""
     lock_memory: bool = False
-    """true: the capability IPC_LOCK, since RDMA locks the memory that it registers. Implied by resources.rdma."""
+    """true: add the capability IPC_LOCK, which RDMA needs to register memory. Implied by resources.rdma."""
 
 
 class SecurityContextSpec(Section):
@@ -322,7 +321,7 @@ class SecurityContextSpec(Section):
 
 
 class SchedulingSpec(Section):
-    """Nodes that pods may run on, their priority and their scheduler."""
+    """Node selection, priority and scheduler of the pods."""
 
     node_selector: Labels = {}
     """Labels that nodes must have."""
@@ -333,20 +332,20 @@ class SchedulingSpec(Section):
     topology_spread_constraints: Annotated[tuple[TopologySpread, ...], Field(max_length=8)] = ()
     """How workers are spread over zones, racks or nodes."""
     priority_class_name: ObjectName | None = None
-    """PriorityClass of the pods, one of ``limits.priorityClasses`` in the operator's settings; without that none may be
-    named. Empty: the cluster's default."""
+    """PriorityClass of the pods, one of ``limits.priorityClasses`` in the operator's settings; without that list no
+    class may be set. Empty: the cluster's default."""
     scheduler_name: SchedulerName | None = None
     """Scheduler of the pods. Empty: the cluster's default."""
     runtime_class_name: ObjectName | None = None
     """RuntimeClass of the pods, such as ``nvidia``. Empty: the cluster's default."""
     topology: TopologyRequest | None = None
-    """How near to each other Kueue places the workers of an attempt; the launcher, which no gradient passes, is not
-    bound to them. With queueName only. Empty: as the queue has it."""
+    """How close to each other Kueue places the workers of an attempt; the launcher is exempt, since no gradients pass
+    through it. Only with queueName. Empty: as the queue is configured."""
     safe_to_forcefully_delete: bool | None = None
     """true: Kueue (0.17.0, feature gate FailureRecoveryPolicy) deletes pods that have been terminating for a minute
-    beyond their grace on a node that does not answer, so that the next attempt need not wait for it. They may still
-    run there and write: what keeps that harmless is that an output folder has one owner. Pods that run a workspace, of
-    which nothing is known, do not get it. Only a profile may say true. Empty: false."""
+    beyond their grace period on an unreachable node, so that the next attempt need not wait for it. They may still run
+    there and write; fencing of the output folder, which has one owner, makes that harmless. Not applied to pods that
+    run a workspace. Only a profile may set true. Empty: false."""
 
 
 class RoleSpec(Section):
@@ -367,9 +366,9 @@ class WorkspaceSpec(Section):
     """Your own program, run in place of the trainer by every rank of the training run."""
 
     volume: VolumeSource | None = None
-    """Your code, mounted at /mnt/workspace, read-only; ranks start in that folder. Empty: no volume, for a program that
-    the image has or that stands in ``args``; ranks start in the image's own folder. Without a cluster ranks start in
-    the current folder either way."""
+    """Your code, mounted read-only at /mnt/workspace, the working directory of the ranks. Empty: no volume, for a
+    program in the image or given in ``args``; ranks then start in the image's working directory. Without a cluster
+    ranks start in the current folder either way."""
     command: Annotated[tuple[Word, ...], Field(min_length=1, max_length=64)]
     """Program and its first arguments. MPI's environment is set, and BERT_RUN_CONFIG is the path of the run
     configuration."""

@@ -29,8 +29,8 @@ class EvaluationSpec(Section):
     every_steps: Count | None = None
     """Optimizer steps of the stage between evaluations."""
     every_samples: Samples | None = None
-    """Sequences of the stage between evaluations, over all ranks: the model is evaluated after every step in which
-    their number reaches or passes the next one that is due. MLPerf counts so."""
+    """Sequences of the stage between evaluations, over all ranks: the model is evaluated after each step in which the
+    count reaches or passes the next evaluation point, as MLPerf counts."""
     every_epochs: PositiveFloat | None = None
     """Passes over the stage's samples between evaluations; fractions are allowed."""
     start_steps: Count | None = None
@@ -60,8 +60,8 @@ class TargetSpec(Section):
     """The result that ends a pretrain stage before its length."""
 
     masked_lm_accuracy: Annotated[float, Field(gt=0, le=1)]
-    """Masked LM accuracy that an evaluation has to reach, as a fraction; MLPerf's is 0.72. The stage ends with the
-    first evaluation that does. If none does, it ends at its length with an evaluation of the last step, and the job
+    """Masked LM accuracy to reach, as a fraction; MLPerf's is 0.72. The stage ends with the first evaluation that
+    reaches it. If none does, the stage ends at its length with an evaluation of the last step, and the job
     continues."""
 
 

@@ -53,7 +53,7 @@ Label = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class TableColumnsSpec(Section):
-    """Columns of one's own tables by their names in the first line, or keys of JSON Lines."""
+    """Columns of your own tables, by their names in the header line, or keys of JSON Lines."""
 
     text: ColumnName | None = None
     """The text, or the first one of a pair. Required for classification and regression."""
@@ -70,7 +70,7 @@ class TableColumnsSpec(Section):
     answer_start: ColumnName | None = None
     """Offset of the answer's first character in the context, from 0. Empty: where the answer occurs first."""
     id: ColumnName | None = None
-    """What predictions are labelled with. Empty: the number of the row, from 0."""
+    """Identifier of a row in the predictions. Empty: the number of the row, from 0."""
 
 
 class TaskDataSpec(Section):
@@ -89,22 +89,22 @@ class TaskDataSpec(Section):
     test: FilePath | None = None
     """A file without labels, whose predictions are written to the output. Empty: none."""
     format: Literal["auto", "tsv", "csv", "jsonLines"] | None = None
-    """Of train, validation and test. ``tsv``: separated by tabs, quotes are characters; ``csv``: separated by commas,
-    quoted as RFC 4180 has it; ``jsonLines``: one object per line. Empty: ``auto``, by the suffix of each file."""
+    """Format of train, validation and test. ``tsv``: separated by tabs, quotes are literal; ``csv``: separated by
+    commas, quoted as in RFC 4180; ``jsonLines``: one object per line. Empty: ``auto``, by the suffix of each file."""
     columns: TableColumnsSpec | None = None
-    """Where texts and labels stand in train, validation and test. Required with them."""
+    """Columns of texts and labels in train, validation and test. Required with them."""
     labels: Annotated[tuple[Label, ...], Field(min_length=2, max_length=256)] | None = None
     """For classification: the classes in the order of their numbers. Empty: those of train in alphabetical order; whole
     numbers in the order of their values."""
 
 
 class EarlyStoppingSpec(Section):
-    """When a run ends before its epochs: its evaluations no longer improve."""
+    """End a run before its epochs once its evaluations no longer improve."""
 
     patience: Annotated[int, Field(ge=1, le=1000)]
     """Evaluations in a row without improvement after which the run ends."""
     min_improvement: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """What the metric has to gain for an evaluation to count as an improvement, as a fraction. Default: 0, any gain."""
+    """Minimum gain of the metric, as a fraction, for an evaluation to count as an improvement. Default: 0, any gain."""
 
 
 class FinetuneOptimizerSpec(Section):
@@ -141,10 +141,10 @@ class FinetuneSpec(Section):
 
     task: TaskName
     """The task. Of GLUE: ``cola``, ``sst-2``, ``mrpc``, ``sts-b``, ``qqp``, ``mnli`` (with both validation sets),
-    ``qnli``, ``rte``, ``wnli``; ``squad``: SQuAD 1.1; and for one's own files ``classification`` of one text or a
-    pair, ``regression``, and ``spans``: answers that stand in a context."""
+    ``qnli``, ``rte``, ``wnli``; ``squad``: SQuAD 1.1; for your own files ``classification`` of one text or a pair,
+    ``regression``, and ``spans``: extractive question answering."""
     data: TaskDataSpec
-    """Where the task's files are."""
+    """Files of the task."""
     start_from: Literal["pretrained", "random"] = "pretrained"
     """``pretrained``: the weights that the pretrain stages before this one end with, or without such stages those of
     initialCheckpoint; ``random``: weights drawn from each run's seed, for comparison. The task head is drawn from it

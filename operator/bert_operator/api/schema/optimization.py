@@ -54,5 +54,5 @@ class ReductionSpec(Section):
     """``fp16`` sends half the bytes, scaled so that nothing overflows, and rounds to 11 bits of mantissa. Default:
     none, which sums in fp32."""
     overlap: bool = True
-    """All-reduce buckets while the last backward pass still runs. The sums are the same without; false shows how much
-    time overlap hides."""
+    """All-reduce buckets while the last backward pass still runs. Results are the same without; false is for measuring
+    how much time overlap hides."""

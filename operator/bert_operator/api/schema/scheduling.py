@@ -98,7 +98,7 @@ class PreferredNodes(Section):
     weight: Weight
     """1 to 100; nodes are ranked by the sum over all matching terms."""
     preference: NodeSelectorTerm
-    """Which nodes."""
+    """The preferred nodes."""
 
 
 class NodeAffinity(Section):
@@ -116,7 +116,7 @@ class PodAffinityTerm(Section):
     """Pods to run near, or away from."""
 
     label_selector: LabelSelector | None = None
-    """Which pods."""
+    """Label selector of the pods."""
     topology_key: LabelKey
     """The node label that defines a topology domain, such as ``kubernetes.io/hostname``."""
     namespaces: Annotated[tuple[DnsLabel, ...], Field(max_length=16)] = ()
@@ -129,7 +129,7 @@ class WeightedPodAffinityTerm(Section):
     weight: Weight
     """1 to 100."""
     pod_affinity_term: PodAffinityTerm
-    """The pods, and the topology domain."""
+    """The pods and the topology domain."""
 
 
 class PodAffinity(Section):
@@ -151,9 +151,9 @@ class Affinity(Section):
     node_affinity: NodeAffinity | None = None
     """Nodes by their labels."""
     pod_affinity: PodAffinity | None = None
-    """Near these pods."""
+    """Run near these pods."""
     pod_anti_affinity: PodAffinity | None = None
-    """Away from these pods."""
+    """Run away from these pods."""
 
 
 class Toleration(Section):

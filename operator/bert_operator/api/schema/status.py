@@ -90,7 +90,7 @@ class Condition(_Part):
     type: Word
     """Name from ``ConditionType``."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it is so."""
+    """Whether the condition holds."""
     reason: Word
     """Name from ``Reason``; while a blocker is reported, from ``BlockerReason``."""
     message: Message
@@ -98,7 +98,7 @@ class Condition(_Part):
     last_transition_time: Time
     """When ``status`` last changed, RFC 3339."""
     observed_generation: int | None = None
-    """Generation of the spec that this is about."""
+    """Generation of the spec that this describes."""
 
 
 class CheckpointStatus(_Part):
@@ -109,10 +109,10 @@ class CheckpointStatus(_Part):
     step: Annotated[int, Field(ge=0)]
     """Optimizer step of that stage."""
     seconds: Annotated[int, Field(ge=0, le=MAX_SAVE_SECONDS)] | None = None
-    """Seconds, rounded up, that a checkpoint took to reach the disk: the newest one whose time was reported."""
+    """Write time in seconds, rounded up, of the newest checkpoint that reported one."""
     stop_seconds: Annotated[int, Field(ge=0, le=MAX_SAVE_SECONDS)] | None = None
-    """Seconds that a stop needs by what was measured: a step, and the longest of the last five checkpoints. Compared
-    with the pods' grace period (``GraceTooShort``). An evaluation that a stop has to wait for is not in it."""
+    """Estimated seconds that a stop needs: one step and the longest of the last five checkpoints. Compared with the
+    pods' grace period (``GraceTooShort``). Does not include an evaluation that a stop has to wait for."""
 
 
 class Failure(_Part):
@@ -121,9 +121,9 @@ class Failure(_Part):
     run: Word
     """``prepare`` or ``training``."""
     attempt: int
-    """Its number."""
+    """Number of the attempt."""
     kind: FailureKind
-    """The retry budget that it counts against; bad input has none."""
+    """Retry budget that the failure counts against; bad input has none."""
     reason: Annotated[str, BeforeValidator(_fit(80)), Field(max_length=80)]
     """The reason that the child reported, else a name from ``FailureReason``."""
     pod: Name | None = None
@@ -131,21 +131,22 @@ class Failure(_Part):
     node: Name | None = None
     """The node that it ran on."""
     exit_code: int | None = None
-    """Of the launcher, or of the pod that failed first."""
+    """Exit code of the launcher, or of the pod that failed first."""
     signal: int | None = None
-    """Number of the signal that ended it."""
+    """Number of the signal that ended the process."""
     message: Message = ""
     """A sentence for people."""
     checkpoint: CheckpointStatus | None = None
-    """The newest checkpoint by then; of a data build, how many parts of it were finished. Failures with the same one
-    follow each other without progress."""
+    """Newest checkpoint at that time; of a data build, the number of finished parts. Consecutive failures with the same
+    one made no progress."""
     resumed: CheckpointStatus | None = None
-    """Where the attempt began, as it told: the checkpoint that it has read, or the finished parts that a data build has
-    found. Empty: at the beginning. Only this shows that what an attempt before has reported was there."""
+    """What the attempt resumed from, as it reported: a checkpoint that it has read, or the finished parts that a data
+    build has found. Empty: it started from the beginning. Confirms that what an earlier attempt reported was really
+    saved."""
     ran_seconds: Annotated[int, Field(ge=0)] | None = None
-    """Whole seconds in which all pods of the attempt ran. Empty: an earlier release counted none."""
+    """Whole seconds during which all pods of the attempt ran. Empty: written by an earlier release."""
     finished_at: Time
-    """RFC 3339."""
+    """When the attempt ended, RFC 3339."""
 
 
 class ChildRef(_Part):
@@ -154,37 +155,37 @@ class ChildRef(_Part):
     kind: ChildKind
     """``Job`` for a single pod, ``MPIJob`` otherwise; ``Process`` without a cluster."""
     name: Annotated[str, Field(max_length=253)]
-    """In the job's namespace."""
+    """Name of the object, in the job's namespace."""
     uid: Word
-    """Tells it from another object of the same name."""
+    """UID of the object."""
     attempt: Annotated[int, Field(ge=0)]
-    """The attempt that it runs."""
+    """Attempt that it runs."""
 
 
 class QueueStatus(_Part):
-    """What Kueue has of the newest child."""
+    """State of the newest child in Kueue."""
 
     name: Name
-    """The LocalQueue that it asks."""
+    """LocalQueue that the child is submitted to."""
     workload: Name | None = None
-    """Its Workload, in the job's namespace; empty until Kueue has made one, and where the operator may not read it."""
+    """Its Workload, in the job's namespace; empty until Kueue has created one, or if the operator may not read it."""
     cluster_queue: Name | None = None
-    """The ClusterQueue that has room reserved for it; empty while it waits."""
+    """ClusterQueue that has reserved quota for it; empty while it waits."""
     flavors: Annotated[tuple[Name, ...], Field(max_length=MAX_FLAVORS)] = ()
-    """The ResourceFlavors, kinds of nodes, that were assigned to it."""
+    """ResourceFlavors assigned to it."""
 
 
 class Metric(_Part):
-    """One figure of the newest report."""
+    """One metric of the newest report."""
 
     name: Word
-    """As in the trainer's records."""
+    """Name as in the trainer's records."""
     value: Word
-    """As text, as Kubeflow Trainer has it."""
+    """Value as text, as in Kubeflow Trainer."""
 
 
 class Progress(_Part):
-    """How far the current stage is; names as in Kubeflow Trainer's status where it has one."""
+    """Progress of the current stage; names as in Kubeflow Trainer's status where it has them."""
 
     step: Annotated[int, Field(ge=0)] | None = None
     """Optimizer steps completed."""
@@ -193,21 +194,21 @@ class Progress(_Part):
     progress_percentage: Annotated[int, Field(ge=0, le=100)] | None = None
     """Completed steps in percent of the stage's steps."""
     estimated_remaining_seconds: Annotated[int, Field(ge=0)] | None = None
-    """Seconds until the stage is completed, at its present rate."""
+    """Estimated seconds until the stage is completed, at its current rate."""
     eta: Word | None = None
-    """The remaining time in words."""
+    """Remaining time in words."""
     loss: Word | None = None
     """Training loss over the last interval, as text."""
     sequences_per_second: Word | None = None
-    """Over all ranks, as text."""
+    """Sequences per second over all ranks, as text."""
     metrics: Annotated[tuple[Metric, ...], Field(max_length=MAX_FIGURES)] = ()
-    """Every figure of the newest report."""
+    """All metrics of the newest report."""
     last_updated_time: Time | None = None
     """When the newest report was read, RFC 3339."""
 
 
 class StageResult(_Part):
-    """What the latest evaluation of a stage found."""
+    """Result of the latest evaluation of a stage."""
 
     stage: Quoted
     """The stage: one that was evaluated while it trained, a finetune stage, or an evaluate stage."""
@@ -225,84 +226,86 @@ class StageResult(_Part):
     target_met: bool | None = None
     """Whether the accuracy reaches the stage's target; empty without one."""
     message: Annotated[str, BeforeValidator(_fit(256)), Field(max_length=256)] | None = None
-    """What became of the target, once that is decided: the step that met it, or the best one when the stage reached its
-    length. Of a finetune stage: the figures in a sentence."""
+    """Outcome of the target, once decided: the step that met it, or the best one when the stage reached its length. For
+    a finetune stage: its metrics in a sentence."""
 
 
 class PhaseTime(_Part):
-    """How long a job has been in one phase with one run, all such times together."""
+    """Total time that a job has spent in one phase with one run."""
 
     phase: Phase
     """The phase."""
     run: Word | None = None
     """``prepare`` or ``training``; empty before the first attempt."""
     seconds: Annotated[int, Field(ge=0)]
-    """Whole seconds, the present one not included."""
+    """Whole seconds, without the current phase."""
 
 
 class JobStatus(_Part):
-    """Everything that the operator remembers of a job. Empty: the operator has not seen the job yet."""
+    """Everything that the operator knows about a job. Empty: the operator has not seen the job yet."""
 
     observed_generation: int | None = None
-    """Generation of the spec that this status is about."""
+    """Generation of the spec that this status describes."""
     min_operator_version: Word | None = None
     """Oldest release of the operator that can continue this job; older ones leave it alone. Empty: any."""
     phase: Phase = "Pending"
-    """Where the job stands."""
+    """Current phase of the job."""
     reason: Word | None = None
-    """Why, as a name from ``Reason``."""
+    """Reason for the phase, a name from ``Reason``."""
     message: Message | None = None
-    """Why, as a sentence for people."""
+    """Reason for the phase, as a sentence."""
     frozen_hash: Annotated[str, Field(max_length=64)] | None = None
-    """SHA-256 of what ``<job>-frozen`` holds; written before that is created, and nothing else is run."""
+    """SHA-256 of the content of ConfigMap ``<job>-frozen``, written before that is created; attempts run nothing
+    else."""
     image: Annotated[str, Field(max_length=MAX_IMAGE)] | None = None
-    """The trainer's image by digest, as the first pods have pulled it: further attempts run it whatever its tag stands
-    for by then. Empty where nodes do not tell a digest that can be pulled, and with imagePullPolicy: Never."""
+    """Trainer image by digest, as the first pods pulled it: later attempts run it even if the tag has moved. Empty if
+    nodes report no digest that can be pulled, and with imagePullPolicy: Never."""
     run: Word | None = None
-    """``prepare`` or ``training``: what the newest attempt does."""
+    """``prepare`` or ``training``: the run of the newest attempt."""
     stage: Quoted | None = None
-    """The stage that the newest attempt reported last; empty once the job has succeeded."""
+    """Stage that the newest attempt reported last; empty once the job has succeeded."""
     attempt: Annotated[int, Field(ge=0)] = 0
     """Number of the newest attempt, counted over all runs; written before its child is created."""
     attempt_run: Annotated[int, Field(ge=2, le=MAX_ATTEMPT_RUNS)] | None = None
-    """How many times the newest attempt has begun to run, counted by the trainer where it claims the output folder;
-    empty the first time. A queue such as Kueue that preempts an attempt suspends its child and lets the same child go
-    on later, in new pods: the attempt stays, and its number of runs grows. Labels of children and pods cannot have it,
-    since a child is never changed."""
+    """How many times the newest attempt has started, counted by the trainer when it claims the output folder; empty the
+    first time. A queue such as Kueue that preempts an attempt suspends its child and later resumes the same child in
+    new pods: the attempt stays the same, this number grows. Not in the labels of children and pods, since a child is
+    never changed."""
     child: ChildRef | None = None
-    """The newest child that was seen."""
+    """The newest child that was observed."""
     queue: QueueStatus | None = None
-    """Where the newest child waits, or what has admitted it; empty without a queue."""
+    """Queue in which the newest child waits, or that has admitted it; empty without a queue."""
     logs: Annotated[str, Field(max_length=512)] | None = None
     """The command that follows the log of the newest attempt."""
     completed_runs: Annotated[tuple[Word, ...], Field(max_length=8)] = ()
-    """Runs that ended with success."""
+    """Runs that have succeeded."""
     progress: Progress | None = None
     """Progress of the newest attempt in its stage; empty until its first report. While a queue holds an attempt that
-    has run, only how far it got: no rate, no time left, no figures and no time of a report."""
+    has run, only how far it got, without rate, remaining time, metrics and time of a report."""
     checkpoint: CheckpointStatus | None = None
     """The newest checkpoint that was reported."""
     stop_grace_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
-    """Grace period in seconds that attempts get at least from the newest one on, where checkpoints have taken too long
-    for runPolicy.stopGraceSeconds: twice what a stop needs, as far as the settings' limits.stopGraceSeconds allow. It
-    never shrinks. Empty: as runPolicy says."""
+    """Minimum grace period in seconds of the newest and later attempts, if checkpoints have taken too long for
+    runPolicy.stopGraceSeconds: twice what a stop needs, within the settings' limits.stopGraceSeconds. Never decreases.
+    Empty: as in runPolicy."""
     results: Annotated[tuple[StageResult, ...], Field(max_length=MAX_RESULTS)] = ()
-    """The latest evaluation of every stage that has been evaluated; the newest of all stands last."""
+    """The latest evaluation of every stage that has been evaluated; the newest is last."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()
     """Statements about the job, in Kubernetes' standard form."""
     failures: Annotated[tuple[Failure, ...], Field(max_length=MAX_FAILURES)] = ()
     """Failed attempts, oldest first."""
     avoided_nodes: Annotated[tuple[Name, ...], Field(max_length=MAX_AVOIDED_NODES)] = ()
-    """Nodes that further attempts avoid where others are free: pods on them failed first, twice or on a sick node."""
+    """Nodes that later attempts avoid if others are free: pods on them failed first twice, or the node was unhealthy or
+    refused a pod."""
     start_time: Time | None = None
     """When the first child was created, RFC 3339; the deadline counts from here."""
     completion_time: Time | None = None
     """When the job ended, RFC 3339; its TTL counts from here."""
     phase_since: Time | None = None
-    """Since when the job is in its phase with its run, RFC 3339."""
+    """When the job entered its current phase and run, RFC 3339."""
     phase_times: Annotated[tuple[PhaseTime, ...], Field(max_length=MAX_PHASE_TIMES)] = ()
-    """How long it was in the phases before, over all attempts. Counted by the operator's clock from the first status
-    on, or from the first change that this release has seen."""
+    """Time spent in earlier phases, over all attempts. Counted by the operator's clock from the first status on, or
+    from the first change that this release has seen."""
 
 
 def needs_newer_operator(status: Mapping[str, Any], *, own: str) -> str | None:
