@@ -22,7 +22,7 @@ _SERVICE = re.compile(rf"({_LABEL})\.({_LABEL})\.svc(?:\.cluster\.local)?\.?")
 
 
 def service_of(host: str) -> tuple[str, str] | None:
-    """Return namespace and name of the Service that a host is; None for any other host.
+    """Return namespace and name of the Service behind a host name; None for any other host.
 
     No other ending: ``proxy.emea.svc.corp.example`` is a host of a company's.
     """

@@ -48,7 +48,7 @@ _EVERYWHERE = frozenset({"fp32", "avx-fp32", "fp64"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallJobTarget:
-    """Where the small job is to run."""
+    """Where the small job will run."""
 
     has_path: Callable[[str], bool]
     """Whether data of this path, as it stands in the job, may be read as it is."""
@@ -102,7 +102,7 @@ def shrink(document: Document, job: BertPretrainJob, here: SmallJobTarget) -> Sm
 
 
 def missing_task_files(job: BertPretrainJob, has_path: Callable[[str], bool]) -> Iterator[tuple[str, str, str]]:
-    """Yield place, path and task of files to fine-tune on that are not there; nothing stands in for them."""
+    """Yield path in the spec, file and task of fine-tuning files that do not exist; there is no substitute for them."""
     for number, stage in enumerate(job.spec.stages):
         if stage.finetune is None:
             continue
@@ -113,7 +113,7 @@ def missing_task_files(job: BertPretrainJob, has_path: Callable[[str], bool]) ->
 
 
 def fetch_command(path: str, task: str) -> str:
-    """Return the command that brings an official task's files where a job reads them.
+    """Return the command that downloads an official task's files to where a job reads them.
 
     Args:
         path: The job's folder of the task, such as ``glue/CoLA``, or the folder above it.

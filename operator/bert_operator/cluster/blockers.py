@@ -72,14 +72,14 @@ _UNSTEADY = (
 
 
 def normalize_message(message: str) -> str:
-    """Return what others say without what differs from one try to the next, and without a full stop at its end."""
+    """Strip what changes from one try to the next, and the final full stop, from another component's message."""
     for words, instead in _UNSTEADY:
         message = words.sub(instead, message)
     return message.rstrip(". ")
 
 
 def is_about_user_namespaces(message: str) -> bool:
-    """Return whether a runtime says that it could not give a container user ids of its own."""
+    """Return whether a container runtime reports that it cannot create a user namespace."""
     return _USER_NAMESPACES.search(message) is not None
 
 
@@ -129,7 +129,7 @@ def find_blocker(
 
 
 def find_unready(pods: Sequence[PodSummary], now_s: float) -> Blocker | None:
-    """Return the pod that has been running without being ready for longest: its node or its sshd does not answer."""
+    """Return the pod that has been running but not ready for longest: its node or its sshd does not answer."""
     found = [
         pod
         for pod in pods

@@ -16,7 +16,7 @@ Entry = tuple[JobRef, ChildSummary]
 
 
 class ChildLists:
-    """All children, each under one uid."""
+    """All children by UID, with lists by namespace and of those in queues."""
 
     def __init__(self) -> None:
         """Know none."""
@@ -25,11 +25,11 @@ class ChildLists:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is kept, not even a namespace."""
+        """Whether nothing is stored, not even a namespace."""
         return not self._by_namespace and not self._queued
 
     def put(self, ref: JobRef, child: ChildSummary) -> None:
-        """Add or update a child, below this job from now on. It never leaves its namespace."""
+        """Add or update a child of a job. It never changes its namespace."""
         entry = ref, child
         self._by_namespace.setdefault(ref.namespace, {})[child.uid] = entry
         if _is_queued(child):
@@ -46,11 +46,11 @@ class ChildLists:
             self._by_namespace.pop(namespace, None)
 
     def of(self, namespace: str) -> Iterable[Entry]:
-        """Return the children of a namespace, as they change: not to be held over an await."""
+        """Return a live view of the children of a namespace; do not keep it across an await."""
         return self._by_namespace.get(namespace, {}).values()
 
     def queued(self) -> list[Entry]:
-        """Return the children that a queue holds or has let go, ended ones left out."""
+        """Return the children that are, or were, managed by a queue and have not ended."""
         return list(self._queued.values())
 
 

@@ -62,15 +62,15 @@ _TOO_LARGE = "request is too large"
 
 
 class ChildMetrics(Protocol):
-    """What is counted when a child is created."""
+    """Metrics of creating children."""
 
     def attempt_started(self, run: str) -> None:
-        """A child was created."""
+        """Count a created child."""
 
 
 @dataclass(slots=True)
 class Refusal:
-    """A refused creation for the job with a uid, and when to try again."""
+    """A refused creation of a child for the job with this UID, and when to retry."""
 
     uid: str
     blocker: Blocker
@@ -80,12 +80,12 @@ class Refusal:
     """The job's revision in the index at that time."""
 
     def may_be_freed(self, revision: int) -> bool:
-        """Return whether what is in the way may be gone before the pause is over. revision: the current one."""
+        """Return whether the conflict may be gone before the pause is over. revision: the current one."""
         return self.blocker.reason == BlockerReason.NAME_TAKEN and self.revision != revision
 
 
 class Children:
-    """The children of all jobs at the API server. Everything that it remembers can be lost."""
+    """Creates, finds and deletes the children of all jobs. Its memory may be lost at any time."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Children:
         return refusal if refusal is not None and refusal.uid == uid else None
 
     def waits_for_quota(self, ref: JobRef, uid: str) -> bool:
-        """Return whether this very job's next child has to wait for others of its namespace; that costs no request."""
+        """Return whether the job's next child must wait for its namespace's quota; costs no request."""
         refusal = self.refusal(ref, uid)
         waits = refusal is not None and refusal.blocker.reason == BlockerReason.NAMESPACE_LIMIT_REACHED
         return waits and self._quotas.still_waits(ref)
@@ -152,11 +152,11 @@ class Children:
         return ChildRef(kind=made.kind, name=made.name, uid=made.uid, attempt=made.attempt)
 
     def own(self, ref: JobRef, summary: JobSummary) -> Sequence[ChildSummary]:
-        """Return the children that this very job controls; the garbage collector deletes those of a namesake."""
+        """Return the children controlled by this very job; the garbage collector deletes a namesake's."""
         return self._index.own_children(ref, summary.uid)
 
     async def refresh(self, ref: JobRef, summary: JobSummary) -> None:
-        """Read a job's children from the API server, past a watch that may be late."""
+        """Read a job's children from the API server, since a watch may lag."""
         for kind in ("Job", "MPIJob"):
             try:
                 await self._refresh(kind, ref)
@@ -186,7 +186,7 @@ class Children:
         return list(dict.fromkeys(record for record in both if record is not None))
 
     async def find_unwatched(self, ref: JobRef, summary: JobSummary) -> None:
-        """Read the job's children that no watch tells of, since others have taken their label away."""
+        """Read the job's children that watches do not deliver because their label was removed."""
         known = {child.uid for child in self.own(ref, summary) if not child.is_watched}
         for record in self._records(ref, summary):
             if record.uid in known:
@@ -229,7 +229,7 @@ class Children:
                 return
 
     async def note_orphans(self, ref: JobRef, summary: JobSummary) -> None:
-        """Note the children whose owner others have taken away, so that they go with their job.
+        """Remember children whose owner reference was removed, so that they are deleted with their job.
 
         The garbage collector takes it away as well where a job is deleted with --cascade=orphan, whose children stay.
         So the job must be there and not be deleted, by the API server's word: the watches are not ordered.

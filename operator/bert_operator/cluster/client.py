@@ -154,7 +154,7 @@ class ApiClient:
     async def pages(
         self, path: str, limit: int, query: Mapping[str, str] | None = None, *, metadata_only: bool = False
     ) -> AsyncGenerator[Document, None]:
-        """Yield a list in pages; the memory of one is free before the next is asked for, if the caller lets go of it.
+        """Yield a list page by page; a page can be freed before the next one is requested.
 
         Nothing is held between two pages, so that a caller may leave at any time.
 
@@ -184,7 +184,7 @@ class ApiClient:
                 return
 
     async def get_log(self, path: str, **query: str) -> bytes:
-        """Return a log; ``limitBytes`` cuts where it cuts, also inside a character. Raises ApiError."""
+        """Return a log; ``limitBytes`` may cut it inside a character. Raises ApiError."""
         request = _Request("GET", path, query=query, accept="text/plain, */*")
         answer, data = await self._exchange(request, LOG_TIMEOUT_S)
         if answer.status >= 400:
@@ -203,15 +203,15 @@ class ApiClient:
         return await self._request(_Request("POST", path, document, query={"dryRun": "All"} if dry_run else {}))
 
     async def patch(self, path: str, document: Mapping[str, Any]) -> Document:
-        """Apply a merge patch (RFC 7386); a resourceVersion in it makes it a compare-and-swap."""
+        """Apply a JSON merge patch (RFC 7386); with a resourceVersion it is a compare-and-swap."""
         return await self._request(_Request("PATCH", path, document, content=_MERGE_PATCH))
 
     async def replace(self, path: str, document: Mapping[str, Any]) -> Document:
-        """Replace an object of the resourceVersion in the document. Raises ApiError."""
+        """Replace an object if its resourceVersion still matches. Raises ApiError."""
         return await self._request(_Request("PUT", path, document))
 
     async def delete(self, path: str, *, uid: str, version: int | None = None) -> Document:
-        """Delete an object, its dependents first, if it still has this uid, and this version where one is given.
+        """Delete an object in the foreground if its UID, and its version if given, still match.
 
         In the foreground: the object stays until its pods are gone, so that the next attempt cannot start beside them.
         """
@@ -319,7 +319,7 @@ async def _read_lines(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes, N
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the proxy by which the environment (``https_proxy``, ``no_proxy``) has a URL reached; None: directly."""
+    """Return the proxy for a URL by the environment (``https_proxy``, ``no_proxy``); None: none."""
     parts = urlsplit(url)
     # None for an address without a host, which no request could be made to.
     return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
@@ -336,7 +336,7 @@ def _error_of(answer: aiohttp.ClientResponse, data: bytes) -> ApiError:
 
 
 async def load_configuration() -> Configuration:
-    """Return how to reach the API server: the pod's service account, else KUBECONFIG or ~/.kube/config.
+    """Return the API server configuration: the pod's service account, else KUBECONFIG or ~/.kube/config.
 
     Raises:
         config.ConfigException: There is neither.

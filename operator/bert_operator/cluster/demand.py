@@ -15,18 +15,18 @@ _MAX_NAMED = 16
 
 
 class Demand(NamedTuple):
-    """What an attempt takes while it runs."""
+    """Ranks and devices that an attempt uses while it runs."""
 
     ranks: int = 0
     devices: tuple[tuple[str, int], ...] = ()
     """Extended resources, and how many of each on all workers together. Every resource claim counts as one."""
 
     def count_devices(self, without: frozenset[str]) -> int:
-        """Return the number of devices. without: resources that are not counted."""
+        """Return the number of devices. without: resources that do not count."""
         return sum(number for name, number in self.devices if name not in without)
 
     def at_least(self, other: Demand) -> Demand:
-        """Return the larger of two demands."""
+        """Return the elementwise maximum of two demands."""
         devices = dict(self.devices)
         for name, number in other.devices:
             devices[name] = max(number, devices.get(name, 0))
@@ -34,7 +34,7 @@ class Demand(NamedTuple):
 
 
 def read_demand(body: Document) -> Demand:
-    """Return the demand of a Job or MPIJob; of one that nobody of us would have written, as much as can be read."""
+    """Return the demand of a Job or MPIJob; as much as can be read if it is malformed."""
     spec = _section(body, "spec")
     replicas = _section(spec, "mpiReplicaSpecs")
     if not replicas:

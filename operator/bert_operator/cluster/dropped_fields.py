@@ -46,7 +46,7 @@ def dry_runs(child: Document) -> list[Document]:
 
 
 def call_by_own_name(trial: Document, text: str) -> str:
-    """Return a refusal of a dry run with the child's name in place of the one that the API server made up.
+    """Return a dry run's refusal with the child's name in place of the generated one.
 
     That one is another at each try, and the status would be written at each.
     """
@@ -56,7 +56,7 @@ def call_by_own_name(trial: Document, text: str) -> str:
 
 
 def find_dropped(sent: Document, answer: Document) -> Blocker | None:
-    """Return the blocker if a dry run's answer lacks fields that were sent."""
+    """Return a blocker if the response of a dry run lacks fields that were sent."""
     dropped = {
         feature
         for ours, theirs in zip(_templates(sent), _templates(answer), strict=True)

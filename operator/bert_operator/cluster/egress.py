@@ -25,7 +25,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class IpBlock(Section):
-    """A range of addresses."""
+    """An address range (CIDR) with exceptions."""
 
     cidr: Network
     """Such as 10.0.0.0/8."""
@@ -34,7 +34,7 @@ class IpBlock(Section):
 
 
 class Peer(Section):
-    """Whom pods may reach: a range of addresses, or pods."""
+    """A destination: an address range or selected pods."""
 
     ip_block: IpBlock | None = None
     """Addresses."""
@@ -52,7 +52,7 @@ class Peer(Section):
 
 
 class EgressPort(Section):
-    """Where they may be reached."""
+    """A port or a range of ports."""
 
     protocol: Literal["TCP", "UDP", "SCTP"] = "TCP"
     """Of the port."""
@@ -69,7 +69,7 @@ class EgressPort(Section):
 
 
 class EgressRule(Section):
-    """One thing that pods may reach."""
+    """One egress rule: destinations and ports."""
 
     to: Annotated[list[Peer], Field(min_length=1)] | None = None
     """Any of these. Empty: everywhere."""
@@ -81,7 +81,7 @@ _RULES = TypeAdapter(tuple[EgressRule, ...])
 
 
 def read_egress(rules: Any) -> tuple[dict[str, Any], ...]:
-    """Return rules as the API server stores them, with its defaults; raises ValueError, which names each mistake."""
+    """Parse egress rules, with the API server's defaults. Raises ValueError, which names each mistake."""
     try:
         # As JSON: sections take values of its types only, and YAML knows more, such as dates.
         read = _RULES.validate_json(json.dumps(rules, default=str))

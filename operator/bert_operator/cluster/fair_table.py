@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 
 class FairTable(Generic[Value]):
-    """Values by namespace and key; the total is bounded."""
+    """A bounded table of values by namespace and key."""
 
     def __init__(self, most: int) -> None:
         """Start empty. most: entries of all namespaces together."""
@@ -31,7 +31,7 @@ class FairTable(Generic[Value]):
         return None if entries is None else entries.get(key)
 
     def put(self, namespace: str, key: str, value: Value) -> None:
-        """Put a value in as the newest of its namespace; if that is one too many, drop the oldest of the largest.
+        """Add the newest value of a namespace; beyond the limit, evict the oldest value of the largest namespace.
 
         Of namespaces that are as large as each other the newcomer's loses one: it is the one that grows.
         """

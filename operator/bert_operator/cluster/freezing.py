@@ -31,7 +31,7 @@ _START_AGAIN = "delete the job and apply it again: with output.ifExists Resume i
 
 
 class Unusable(Exception):
-    """The frozen configuration must not, or cannot, be used; ``blocker`` has the cause and the next step."""
+    """The frozen configuration is missing, untrusted or unreadable; ``blocker`` has cause and next step."""
 
     def __init__(self, blocker: Blocker) -> None:
         """Blocker: what to put into the status."""
@@ -40,7 +40,7 @@ class Unusable(Exception):
 
 
 class Draft(NamedTuple):
-    """What a job is to be frozen with."""
+    """What a job's configuration will be frozen from."""
 
     frozen: Frozen
     config_map: Document
@@ -48,7 +48,7 @@ class Draft(NamedTuple):
 
 
 class Freezer:
-    """Freezes configurations and reads them back."""
+    """Writes and reads frozen configurations."""
 
     def __init__(self, api: ApiClient, settings: Settings) -> None:
         """Take the current settings, by which privileges are checked again before every attempt."""
@@ -56,7 +56,7 @@ class Freezer:
         self._settings = settings
 
     def draft(self, job: BertPretrainJob) -> Draft:
-        """Return what a job that passed all rules is to be frozen with."""
+        """Return what to freeze for a job that passed all rules."""
         frozen = freeze(job, default_image=self._settings.trainer_image)
         config_map = render_config_map(frozen)
         return Draft(frozen, config_map, data_hash(config_map))
@@ -65,7 +65,7 @@ class Freezer:
     # runPolicy are all that is needed of it.
 
     async def find(self, document: Document, status: JobStatus) -> Frozen | None:
-        """Return what a started job was frozen with; None if there is no ConfigMap.
+        """Return the frozen configuration of a started job; None if it has no ConfigMap.
 
         Raises:
             Unusable: The ConfigMap is not trusted, or cannot be read.
@@ -75,7 +75,7 @@ class Freezer:
         return None if config_map is None else self._read_trusted(config_map, document, status)
 
     async def obtain(self, document: Document, status: JobStatus, draft: Draft | None, write_hash: WriteHash) -> Frozen:
-        """Return what the next attempt is rendered from; freeze the job if nothing has run yet.
+        """Return the configuration of the next attempt; freeze it first if nothing has run yet.
 
         Args:
             document: The job's.
@@ -176,7 +176,7 @@ async def create_or_get(api: ApiClient, path: str, document: Document) -> Docume
 
 
 async def get_or_create(api: ApiClient, path: str, document: Document) -> Document:
-    """Do the same in the other order, for an object that most likely is there."""
+    """Return an object, or create it: for objects that usually exist."""
     try:
         return await api.get(f"{path}/{document['metadata']['name']}")
     except ApiError as error:

@@ -26,7 +26,7 @@ _BACKLOG = 128
 
 
 class Health:
-    """Answers kubelet's probes."""
+    """Handlers of kubelet's probes."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Health:
 
 
 class MetricsPage:
-    """The page that Prometheus scrapes: rendered a few times a second at most, and sent to a few at a time.
+    """The metrics endpoint: rendered a few times a second at most, with a limit on concurrent responses.
 
     Rendering takes the event loop tens of milliseconds where there are many jobs. Whatever reaches the port, any pod
     without a NetworkPolicy, could ask for it all the time, until the Lease is not renewed.
@@ -82,7 +82,7 @@ class MetricsPage:
         self._scrapes = asyncio.Semaphore(MAX_SCRAPES)
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        """Answer with the page; with 503 where as many as may be are being answered."""
+        """Respond with the page, or with 503 if too many responses are under way."""
         if self._scrapes.locked():
             return web.Response(status=503, text="too many ask at once\n", headers={"Retry-After": "1"})
         async with self._scrapes:
@@ -111,7 +111,7 @@ async def serve_http(settings: Settings, health: Health, metrics: Metrics) -> tu
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there; an empty host means every address of this machine. Raises OSError."""
+    """Return a listening socket; an empty host means all addresses. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if host:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)

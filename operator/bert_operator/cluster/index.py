@@ -54,7 +54,7 @@ _MAX_TOMBSTONES = 20_000
 
 
 class Index:
-    """Jobs, children, pods and warnings."""
+    """Cache of jobs, children, pods, nodes, Workloads and warnings."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -129,11 +129,11 @@ class Index:
         return self._bump_revision(ref) if _is_news(known, summary) else None
 
     def note_orphan(self, ref: JobRef, uid: str) -> None:
-        """Note that a child has lost its owner while its job was there: that was not ``--cascade=orphan``."""
+        """Note that a child lost its owner while its job existed, so not through ``--cascade=orphan``."""
         self._orphans.setdefault(ref, set()).add(uid)
 
     def restore_child(self, body: Document, record: ChildRecord) -> JobRef | None:
-        """Add a child that the API server has, whatever watches have said: one without its label has left them."""
+        """Add a child found at the API server that watches no longer deliver, since it lost its label."""
         self._tombstones.pop(_namespace(body), record.uid)
         self._records[_namespace(body), record.name] = record
         return self.put_child(body)
@@ -173,7 +173,7 @@ class Index:
         return None if ref is None else self._bump_revision(ref)
 
     def put_node(self, name: str, body: Document) -> list[JobRef]:
-        """Add or update a node, empty if it is gone; return the jobs with pods on it, if there is something new."""
+        """Add, update or, if empty, clear a node; return the jobs with pods on it if anything changed."""
         known, found = self._nodes.get(name), read_node(name, body)
         self._nodes[name] = found
         if found == (known or NodeSummary(name, ())):
@@ -182,12 +182,12 @@ class Index:
         return [self._bump_revision(ref) for ref in below]
 
     def keep_nodes(self, wanted: Collection[str]) -> None:
-        """Drop all other nodes."""
+        """Drop all nodes but these."""
         for name in self._nodes.keys() - set(wanted):
             del self._nodes[name]
 
     def put_workload(self, ref: JobRef, child_uid: str, workload: WorkloadSummary | None) -> JobRef | None:
-        """Keep what Kueue says of a child; None: it has no Workload."""
+        """Store the Workload of a child; None: it has none."""
         if self._workloads.get(child_uid) == workload:
             return None
         if workload is None:
@@ -197,7 +197,7 @@ class Index:
         return self._bump_revision(ref)
 
     def keep_workloads(self, wanted: Collection[str]) -> None:
-        """Drop those of all other children."""
+        """Drop the Workloads of all children but these."""
         for uid in self._workloads.keys() - set(wanted):
             del self._workloads[uid]
 
@@ -248,7 +248,7 @@ class Index:
         return self._jobs.get(ref)
 
     def take_document(self, ref: JobRef, summary: JobSummary) -> dict[str, Any]:
-        """Return the document of a job that was not too large to be kept; nobody else has it from here again."""
+        """Return a job's document and release it from the cache, if it was small enough to be kept."""
         known, document = self._at_hand.pop(ref, (None, {}))
         return document if known is summary else summary.document()
 
@@ -261,15 +261,15 @@ class Index:
         return list(self._jobs)
 
     def all_refs(self) -> set[JobRef]:
-        """Return all jobs, and those that are gone and have left children behind."""
+        """Return all jobs, including deleted ones with children left."""
         return {*self._jobs, *self._children, *self._orphans}
 
     def children(self, ref: JobRef) -> Sequence[ChildSummary]:
-        """Return the children with a job's name in their labels, whoever owns them."""
+        """Return the children labelled with a job's name, whoever owns them."""
         return list(self._children.get(ref, {}).values())
 
     def children_in(self, namespace: str) -> Iterable[Entry]:
-        """Return the children of a namespace, each with its job; not to be held over an await."""
+        """Return a live view of the children of a namespace with their jobs; do not keep it across an await."""
         return self._child_lists.of(namespace)
 
     def own_children(self, ref: JobRef, uid: str) -> Sequence[ChildSummary]:
@@ -283,7 +283,7 @@ class Index:
         return pods if known is None else [pod for pod in pods if _is_made_for(pod, known)]
 
     def orphans(self, ref: JobRef) -> Sequence[ChildSummary]:
-        """Return the children of a job that ``note_orphan`` was told of."""
+        """Return the children of a job that were reported to ``note_orphan``."""
         noted = self._orphans.get(ref, ())
         return [child for child in self.children(ref) if child.uid in noted]
 
@@ -297,15 +297,15 @@ class Index:
         return {name: warnings for name, warnings in found if warnings}
 
     def nodes(self) -> Mapping[str, NodeSummary]:
-        """Return what is known of nodes, by name."""
+        """Return the known nodes by name."""
         return self._nodes
 
     def workload(self, child_uid: str) -> WorkloadSummary | None:
-        """Return what is known of Kueue's words about a child."""
+        """Return the Workload of a child, if known."""
         return self._workloads.get(child_uid)
 
     def owner_of(self, child_uid: str) -> JobRef | None:
-        """Return the job of a child or a pod, by its uid."""
+        """Return the job of a child or pod, by its UID."""
         return self._places.get(child_uid)
 
     def queued_children(self) -> list[Entry]:
@@ -333,7 +333,7 @@ class Index:
                         yield ref.namespace, child.name, child.uid, child.version
 
     def count(self) -> Mapping[str, int]:
-        """Return how many of each there are."""
+        """Return the number of objects of each kind."""
         return {
             "jobs": len(self._jobs),
             "children": sum(map(len, self._children.values())),
@@ -343,11 +343,11 @@ class Index:
 
     @property
     def num_records(self) -> int:
-        """How many children are known by what a status says of them: no more than there are jobs and children."""
+        """Return how many children are known from the status of their jobs."""
         return len(self._records)
 
     def series(self) -> Iterator[tuple[JobRef, JobSeries]]:
-        """Yield what of each job becomes series of its own."""
+        """Yield the data of each job's own metrics."""
         return ((ref, job.series) for ref, job in self._jobs.items())
 
     def count_phases(self) -> Mapping[str, float]:

@@ -28,7 +28,7 @@ Values = Mapping[tuple[str, ...], float]
 
 
 class JobSeries(NamedTuple):
-    """What of a job becomes series."""
+    """A job's data for its own metrics."""
 
     stage: str = ""
     figures: tuple[tuple[str, float], ...] = ()
@@ -44,7 +44,7 @@ NOTHING = JobSeries()
 
 
 def read_series(status: Mapping[str, Any], stages: Collection[str]) -> JobSeries:
-    """Return what of a job's status becomes series. stages: that its spec has; a program may print any other name."""
+    """Return the data for a job's own metrics from its status. stages: names in its spec; others are ignored."""
     phase, progress = status.get("phase"), status.get("progress") or {}
     troubles = tuple(_troubles(status))
     failed_at_s = time_of(status.get("completionTime")) if phase == "Failed" else None
@@ -86,7 +86,7 @@ def _number(text: Any) -> float | None:
 
 
 def choose_jobs(jobs: Iterable[tuple[JobRef, JobSeries]], now_s: float) -> list[tuple[JobRef, JobSeries]]:
-    """Return the jobs that have anything to show, ``MAX_JOBS`` at most."""
+    """Return the jobs with anything to export, at most ``MAX_JOBS``, round robin over namespaces."""
     fair: RoundRobin[tuple[JobRef, JobSeries]] = RoundRobin()
     for ref, series in jobs:
         # One that failed long ago would take the place of one that runs.
@@ -97,19 +97,19 @@ def choose_jobs(jobs: Iterable[tuple[JobRef, JobSeries]], now_s: float) -> list[
 
 
 def list_figures(jobs: Iterable[tuple[JobRef, JobSeries]], name: str) -> Values:
-    """Return a figure by namespace, name and stage of the job."""
+    """Return one figure of all jobs, by namespace, name and stage."""
     found = ((ref, series, value) for ref, series in jobs for key, value in series.figures if key == name)
     return {(ref.namespace, ref.name, series.stage): value for ref, series, value in found}
 
 
 def list_report_times(jobs: Iterable[tuple[JobRef, JobSeries]]) -> Values:
-    """Return when the newest report of each running job was read, likewise."""
+    """Return the time of each running job's newest report, by namespace, name and stage."""
     found = ((ref, series.stage, series.reported_at_s) for ref, series in jobs)
     return {(ref.namespace, ref.name, stage): at_s for ref, stage, at_s in found if at_s is not None}
 
 
 def list_troubles(jobs: Iterable[tuple[JobRef, JobSeries]], now_s: float) -> Values:
-    """Return 1 by namespace and name of a job, trouble and reason."""
+    """Return 1 for each trouble of each job, by namespace, name, trouble and reason."""
     return {
         (ref.namespace, ref.name, trouble, reason): 1.0
         for ref, series in jobs

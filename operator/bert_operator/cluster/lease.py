@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Times(NamedTuple):
-    """Seconds; tests shorten them."""
+    """Timing of leader election in seconds; tests shorten it."""
 
     duration_s: int = 10
     """So long a Lease that is not renewed stays its holder's, for all others."""
@@ -53,7 +53,7 @@ TIMES = Times()
 
 
 class LeaseLost(OperatorError):
-    """Another operator may be working: this process ends, and what it remembers with it."""
+    """The Lease is lost: another operator may be the leader, so this process exits."""
 
     def __init__(self, why: str) -> None:
         """why: in a few words."""
@@ -61,7 +61,7 @@ class LeaseLost(OperatorError):
 
 
 class Record(NamedTuple):
-    """What a Lease says. Its times are texts: compared with each other, never with a clock."""
+    """Content of a Lease. Its times are compared with each other only, never with a clock."""
 
     holder: str = ""
     duration_s: float = 0.0
@@ -71,7 +71,7 @@ class Record(NamedTuple):
 
 
 class LeaseView(NamedTuple):
-    """A Lease as one of its observers knows it."""
+    """A Lease as observed by one replica, on its own clock."""
 
     record: Record
     version: str
@@ -81,7 +81,7 @@ class LeaseView(NamedTuple):
 
 
 def observe_lease(before: LeaseView | None, lease: Mapping[str, Any] | None, seen_at_s: float) -> LeaseView:
-    """Return what an observer knows after another look. lease: as read; None: there is none."""
+    """Return the updated view after reading the Lease. lease: as read; None: it does not exist."""
     if lease is None:
         # One that somebody deleted: who held it does not know yet, and keeps it for as long as it would have.
         return LeaseView(Record(), "", seen_at_s) if before is None else before._replace(version="")
@@ -100,7 +100,7 @@ def observe_lease(before: LeaseView | None, lease: Mapping[str, Any] | None, see
 
 
 def available_at_s(sight: LeaseView, identity: str) -> float:
-    """Return from when on an observer may take a Lease, on its own clock; -inf: nobody else has it."""
+    """Return when an observer may take the Lease, on its own clock; -inf: nobody else holds it."""
     # Its own: an answer to its own write that never arrived.
     if sight.record.holder in ("", identity):
         return -math.inf
@@ -108,7 +108,7 @@ def available_at_s(sight: LeaseView, identity: str) -> float:
 
 
 def render_spec(record: Record, holder: str, duration_s: int, now: datetime) -> Document:
-    """Return the spec that a holder writes; an empty one gives the Lease back. now: for people who look at it."""
+    """Return the spec that a holder writes; an empty holder releases the Lease. now: shown to people only."""
     time = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     is_new = holder not in ("", record.holder)
     return {
@@ -122,7 +122,7 @@ def render_spec(record: Record, holder: str, duration_s: int, now: datetime) -> 
 
 
 class Lease:
-    """One process's view of the Lease, and its requests."""
+    """Leader election of one replica."""
 
     def __init__(
         self, api: ApiClient, permit: Permit, namespace: str, name: str, identity: str, times: Times = TIMES
@@ -151,11 +151,11 @@ class Lease:
 
     @property
     def lag_s(self) -> float:
-        """Seconds for which the API server has answered and not let this process look, beyond what is normal."""
+        """Seconds for which the API server answered but the Lease could not be read, beyond the normal interval."""
         return max(0.0, now_s() - self._looked_at_s - self._times.renew_deadline_s)
 
     async def acquire(self) -> None:
-        """Return once the Lease is this process's."""
+        """Wait until this replica is the leader."""
         holder = None
         while not await self._try():
             if self._sight is not None and self._holder != holder:
@@ -171,7 +171,7 @@ class Lease:
         _log.info("Leading: this process, %s, holds the Lease %s", self._identity, self._name)
 
     async def keep(self) -> None:
-        """Renew until cancelled. Raises LeaseLost."""
+        """Renew the Lease until cancelled. Raises LeaseLost."""
         times, pause_s = self._times, self._times.renew_every_s
         while True:
             await asyncio.sleep(pause_s * random.uniform(0.8, 1.0))  # noqa: S311
@@ -191,7 +191,7 @@ class Lease:
                 self._permit.extend(sent_s + times.renew_deadline_s)
 
     async def release(self) -> None:
-        """Stop writing and give the Lease back, so that others need not wait for its end."""
+        """Stop writing and release the Lease, so that another replica can take over at once."""
         self._permit.end()
         if not self._is_held:
             return
@@ -308,5 +308,5 @@ def find_own_namespace() -> str:
 
 
 def make_identity() -> str:
-    """Return a name for this process: the host name, which is the pod's, and what no other process has."""
+    """Return a unique identity of this process: the host name, which is the pod's, and a random part."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"

@@ -25,7 +25,7 @@ _WITH_ALL_BELOW = ("images", "nfs_exports")
 
 
 class Asked(NamedTuple):
-    """One thing that a spec asks for and that limits may bound."""
+    """A value in a spec that limits may restrict."""
 
     bound: str
     """Name of the field of ``Bounds``."""
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
 
 
 def find_asked(spec: Document, profile: Document | None = None) -> Iterator[Asked]:
-    """Yield all that a spec asks for and that limits may bound, each with its path. Any field may be missing.
+    """Yield all values of a spec that limits may restrict, with their paths. Any field may be missing.
 
     profile: completes the name of a device of which the spec says only how many.
     """
@@ -71,7 +71,7 @@ def find_asked(spec: Document, profile: Document | None = None) -> Iterator[Aske
 
 
 def limit_problems(spec: Document, profile: Document, bounds: Bounds, *, default_image: str) -> Iterator[Problem]:
-    """Yield what a job asks for itself and may not have. default_image: that of jobs that name none."""
+    """Yield violations of the limits by a job's own fields. default_image: of jobs that name none."""
     if all(getattr(bounds, name) is None for name in Bounds.model_fields):
         return
     granted = {(asked.bound, asked.value) for asked in _devices(profile, {})} | {("images", default_image)}
@@ -81,7 +81,7 @@ def limit_problems(spec: Document, profile: Document, bounds: Bounds, *, default
 
 
 def frozen_limit_problems(frozen: Document, profile: Document, bounds: Bounds, default_image: str) -> Iterator[Problem]:
-    """Yield what a started job was frozen with, and neither its profile nor the limits allow by now.
+    """Yield parts of a frozen configuration that neither profile nor limits allow any more.
 
     Args:
         frozen: The spec, which does not show what came from a profile.
@@ -101,7 +101,7 @@ def frozen_limit_problems(frozen: Document, profile: Document, bounds: Bounds, d
 
 
 def size_problems(job: BertPretrainJob, bounds: Bounds) -> Iterator[Problem]:
-    """Yield why a job could never start: a run of it alone has more than its namespace may."""
+    """Yield why a job could never start: one of its runs exceeds the namespace's quota."""
     for run in list_runs(job):
         placement = run_placement(job.spec, run.name)
         accelerator = (job.spec.worker.resources or job.spec.resources).accelerator

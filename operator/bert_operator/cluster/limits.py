@@ -53,7 +53,7 @@ _Count = Annotated[_Whole | None, _or_any(_Whole)]
 
 
 class Bounds(BaseModel):
-    """What jobs of a namespace may ask; a field that is left out, or ``any``, bounds nothing.
+    """Limits for jobs of a namespace; a field that is left out, or ``any``, is unlimited.
 
     An empty list allows nothing. ``priority_classes`` alone is empty where it is left out: a pod that finds no room
     evicts others of a lower priority, another tenant's job as well as the operator.
@@ -103,13 +103,13 @@ class Bounds(BaseModel):
 
 
 class Limits(Bounds):
-    """Bounds of all namespaces, and of some of them others."""
+    """Limits for all namespaces, with overrides for some."""
 
     namespaces: dict[Namespace, Bounds] = {}
     """By the name of a namespace; a field that is given there replaces the one above, ``any`` takes it away."""
 
     def of(self, namespace: str) -> Bounds:
-        """Return the bounds of a namespace. Pods of its own are never a matter of ``affinity_namespaces``."""
+        """Return the limits of a namespace. Its own pods are always exempt from ``affinity_namespaces``."""
         own = self.namespaces.get(namespace)
         if own is None and self.affinity_namespaces is None:
             return self

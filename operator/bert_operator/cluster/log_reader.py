@@ -64,10 +64,10 @@ _log = logging.getLogger(__name__)
 
 
 class LogMetrics(Protocol):
-    """What the log reader counts."""
+    """Metrics of the log reader."""
 
     def progress_refused(self, lines: int) -> None:
-        """This many lines of a log start like records and cannot be parsed."""
+        """Count log lines that start like records but cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class LatestRecords:
     """How often the launcher writes something at least; None: it promises nothing."""
 
     def of_pod(self, uid: str) -> LatestRecords:
-        """Return what counts of them where this pod runs: of others only what stays true, checkpoints and results."""
+        """Return what applies to the run of this pod: of earlier runs only checkpoints and results."""
         if self.pod == uid:
             return self
         return LatestRecords(
@@ -204,7 +204,7 @@ class LogReader:
         return known.records if known is not None else LatestRecords()
 
     async def read_final(self, ref: JobRef, job: JobSummary, child: ChildSummary) -> None:
-        """Read the log of a child that has ended, once: short runs end between two rounds.
+        """Read the log of an ended child once: short runs end between two rounds.
 
         Once more at every look for as long as the API server refuses or cannot be reached: what kept the outcome from
         being written kept the last evaluations from being read.
@@ -228,7 +228,7 @@ class LogReader:
             raise Requeue(final.until_s - loop.time())
 
     async def run(self) -> None:
-        """Read until cancelled; requests are begun at a fixed rate, whether or not earlier ones are answered."""
+        """Read until cancelled; requests start at a fixed rate, even if earlier ones are unanswered."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as readings:
             while True:
@@ -369,7 +369,7 @@ class LogReader:
 
 
 def select_records(latest: LatestRecords, child: ChildSummary | None, pods: Collection[PodSummary]) -> LatestRecords:
-    """Return what counts of a job's records now.
+    """Return the records that apply to a job now.
 
     Args:
         latest: The job's.
@@ -414,7 +414,7 @@ def describe_cut(pod: PodSummary, since: str) -> str:
 def read_latest_records(
     text: str, uid: str, attempt: int, before: LatestRecords, stages: Collection[str] | None = None
 ) -> LatestRecords:
-    """Return the newest records of an attempt of a job in the tail of a log, else those known before.
+    """Return the newest records of an attempt in the tail of a log, else those known before.
 
     stages: of the job. Results of others are left out here already: so many are kept, and invented ones must not push
     out the job's own. None: none are left out.

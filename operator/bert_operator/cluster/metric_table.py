@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 
 class Described(NamedTuple):
-    """One metric."""
+    """Type, labels, unit and help text of one metric."""
 
     kind: Literal["counter", "gauge", "histogram"]
     labels: tuple[str, ...]

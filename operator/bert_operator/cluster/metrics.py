@@ -41,7 +41,7 @@ number of time series is bounded."""
 
 
 class Metrics:
-    """All counters of one operator, in a registry of their own."""
+    """All metrics of the operator, in a registry of their own."""
 
     def __init__(self) -> None:
         """Start all counters at zero."""
@@ -70,36 +70,36 @@ class Metrics:
         return Histogram(name, found.text, found.labels, registry=self.registry, buckets=found.buckets)
 
     def waited(self, seconds: float) -> None:
-        """A job waited this long until a worker took it."""
+        """Record how long a job waited in the work queue."""
         self._queue_seconds.observe(seconds)
 
     def reconciled(self, seconds: float, *, failed: bool) -> None:
-        """A job was reconciled."""
+        """Record a reconciliation."""
         (self._failed if failed else self._done).inc()
         self._reconcile_seconds.observe(seconds)
 
     def attempt_started(self, run: str) -> None:
-        """A child was created."""
+        """Count a created child."""
         self._attempts.labels(run).inc()
 
     def attempt_failed(self, kind: str, reason: str) -> None:
-        """A child failed."""
+        """Count a failed attempt."""
         self._failures.labels(kind, reason if reason in KNOWN_REASONS else OTHER_REASON).inc()
 
     def event_dropped(self) -> None:
-        """An Event could not be written."""
+        """Count an Event that could not be written."""
         self._dropped.inc()
 
     def progress_refused(self, lines: int) -> None:
-        """This many lines of a log start like records and cannot be parsed."""
+        """Count log lines that start like records but cannot be parsed."""
         self._refused_records.inc(lines)
 
     def watched(self, kind: str) -> None:
-        """A watch delivered an object."""
+        """Count an object that a watch delivered."""
         self._watch_events.labels(kind).inc()
 
     def resynced(self, now_s: float) -> None:
-        """A resync finished."""
+        """Record a finished resync."""
         self._resyncs.set(now_s)
 
     def add_view(self, name: str, read: Callable[[], Mapping[str, float]]) -> None:
@@ -157,7 +157,7 @@ def _family(name: str, values: Values) -> GaugeMetricFamily:
 
 
 def read_memory_limit(roots: Iterable[Path] = CGROUPS) -> Mapping[str, float]:
-    """Return the memory limit of this container in bytes, under ""; nothing where there is none."""
+    """Return the memory limit of this container in bytes, under ""; empty if there is none."""
     for root in roots:
         for name in ("memory.max", "memory/memory.limit_in_bytes"):
             with suppress(OSError, ValueError):

@@ -28,7 +28,7 @@ _OF_PROCESSORS = (
 def find_mismatches(
     document: Document, job: BertPretrainJob, settings: Settings, *, knows_cluster: bool
 ) -> Iterator[Problem]:
-    """Yield what keeps a valid job from running as it is meant.
+    """Yield reasons why a valid job will not run as intended.
 
     Args:
         document: As the user wrote it.

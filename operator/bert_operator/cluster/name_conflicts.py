@@ -29,7 +29,7 @@ _MAX_FINALIZERS = 3
 
 
 class NameConflict(NamedTuple):
-    """An object that is in a job's way."""
+    """An object that blocks a name the job needs."""
 
     kind: str
     name: str
@@ -48,7 +48,7 @@ async def find_conflicts(
     wanted: Iterable[tuple[str, str]],
     is_in_way: Callable[[str, Document], bool],
 ) -> list[NameConflict]:
-    """Return which objects exist and are not the job's.
+    """Return the objects that have names the job needs and do not belong to it.
 
     Args:
         api: The API server.
@@ -83,14 +83,14 @@ def read_conflict(kind: str, answer: Document) -> NameConflict:
 
 
 def find_leftover_pods(pods: Iterable[PodSummary]) -> list[NameConflict]:
-    """Return pods that carry a job's name and belong to none of its children, in the order of their names."""
+    """Return pods that carry a job's name and belong to none of its children, sorted by name."""
     return [NameConflict("Pod", pod.name, pod.is_deleting) for pod in sorted(pods, key=lambda pod: pod.name)]
 
 
-def describe_conflicts(namespace: str, taken: Sequence[NameConflict]) -> Blocker:
-    """Return what is in the way of a job's next attempt, and what frees it. taken: at least one."""
-    staying = [item for item in taken if not item.is_leaving]
-    leaving = [item for item in taken if item.is_leaving]
+def describe_conflicts(namespace: str, conflicts: Sequence[NameConflict]) -> Blocker:
+    """Return the blocker for a job's next attempt, with the command that clears it. conflicts: at least one."""
+    staying = [item for item in conflicts if not item.is_leaving]
+    leaving = [item for item in conflicts if item.is_leaving]
     said = [_say_staying(namespace, staying)] if staying else []
     said += [_say_leaving(namespace, leaving)] if leaving else []
     return Blocker(reason=BlockerReason.NAME_TAKEN, message=". ".join(said))

@@ -19,7 +19,7 @@ Document = dict[str, Any]
 
 
 class NetworkPolicies:
-    """The policies of all jobs at the API server; nothing is remembered."""
+    """Creates and updates the NetworkPolicies of jobs; stateless."""
 
     def __init__(self, api: ApiClient, settings: Settings) -> None:
         """Take the current settings, which decide anew before every attempt."""
@@ -27,12 +27,12 @@ class NetworkPolicies:
         self._settings = settings
 
     def list_names(self, job: BertPretrainJob) -> list[tuple[str, str]]:
-        """Return kind and name of what ``ensure`` would make."""
+        """Return kind and name of the objects that ``ensure`` would create."""
         is_made = self._settings.job_network_policy and not job.spec.network.host_network
         return [("NetworkPolicy", names.network_policy_name(job.ref.name))] if is_made else []
 
     async def ensure(self, frozen: Frozen, *, is_first: bool) -> None:
-        """Create or correct a job's policy; nothing where the settings want none, or it is on the nodes' network.
+        """Create or update a job's NetworkPolicy, unless the settings disable it or the job uses hostNetwork.
 
         One that an attempt has left is corrected, since settings change, and people's changes to it are lost: what a
         job may do beyond it belongs into a policy of its own. The garbage collector deletes it with the job.

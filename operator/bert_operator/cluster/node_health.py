@@ -31,7 +31,7 @@ _BY_TAINT = "DeletionByTaintManager"
 
 
 def find_node_problem(pods: Sequence[PodSummary], nodes: Mapping[str, NodeSummary]) -> Finding | None:
-    """Return what is wrong below the pods of a running child; None if nothing is known to be."""
+    """Return the problem of a node or device under a running child's pods; None if none is known."""
     alive = sorted((pod for pod in pods if pod.node and pod.phase == "Running"), key=lambda pod: pod.name)
     for pod in alive:
         if pod.sick_devices:
@@ -50,7 +50,7 @@ def find_node_problem(pods: Sequence[PodSummary], nodes: Mapping[str, NodeSummar
 
 
 def attribute_to_node(failed: Child, pods: Sequence[PodSummary], nodes: Mapping[str, NodeSummary]) -> Child:
-    """Return a failed child with a sick device or node as its cause, if there is one that explains the failure.
+    """Return a failed child with an unhealthy node or device as its cause, if one explains the failure.
 
     Args:
         failed: As it is without that.

@@ -70,7 +70,7 @@ class NodeReader:
             self._round_s = max(ROUND_S, loop.time() - began_at_s)
 
     async def refresh(self, node: str) -> None:
-        """Read a node on which an attempt has failed, unless that was just done; never takes long, raises nothing."""
+        """Read a node on which an attempt failed, unless just done; fast, never raises."""
         now_s = asyncio.get_running_loop().time()
         self._forget_stale()
         if now_s < self._refused_until_s or now_s - self._read_at_s.get(node, -_NEWEST_WITHIN_S) < _NEWEST_WITHIN_S:

@@ -24,7 +24,7 @@ _TROUBLE = re.compile(
 
 
 class NodeProblem(NamedTuple):
-    """A condition of a node that is not as it should be."""
+    """A condition of a node that indicates a problem."""
 
     kind: str
     """Its type: Ready if the node is not."""
@@ -34,14 +34,14 @@ class NodeProblem(NamedTuple):
 
 
 class NodeSummary(NamedTuple):
-    """A node below a pod of ours."""
+    """A node that runs pods of jobs."""
 
     name: str
     problems: tuple[NodeProblem, ...]
 
 
 def read_node(name: str, body: Mapping[str, Any]) -> NodeSummary:
-    """Return what is wrong with a node."""
+    """Return the problems of a node."""
     problems = (
         NodeProblem(
             sys.intern(str(item.get("type"))),

@@ -48,7 +48,7 @@ _ATTEMPT_DIGITS = 6
 
 
 class ChildRecord(NamedTuple):
-    """What a job's status says of its newest child. Only the operator writes that, while anyone may change labels."""
+    """The newest child according to a job's status, which only the operator writes; labels may be edited by anyone."""
 
     job: str
     """The job's name, and its uid."""
@@ -83,14 +83,14 @@ class JobSummary(NamedTuple):
     """Whether it is another controller's: nothing is done for it, and it counts nowhere."""
 
     def document(self) -> dict[str, Any]:
-        """Return the document, read from what is kept."""
+        """Return the job's document from its stored form."""
         assert self.content is not None, "a document that was too large to be kept is read again first"
         document: dict[str, Any] = read_json(self.content)
         return document
 
 
 class ChildSummary(NamedTuple):
-    """A Job or an MPIJob of ours."""
+    """A Job or MPIJob created by the operator."""
 
     kind: ChildKind
     name: str
@@ -131,7 +131,7 @@ class ChildSummary(NamedTuple):
 
 
 class PodSummary(NamedTuple):
-    """A pod of a child of ours."""
+    """A pod of a child."""
 
     name: str
     uid: str
@@ -180,7 +180,7 @@ class PodSummary(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its trainer has, or will never start."""
+        """Whether its trainer container has ended or will never start."""
         return self.exit_code is not None or self.phase in ("Failed", "Succeeded")
 
 
@@ -207,7 +207,7 @@ def read_job(body: Document, *, max_bytes: float = MAX_KEPT_BYTES) -> JobSummary
 
 
 def kept_part(body: Document) -> dict[str, Any]:
-    """Return a BertPretrainJob without managed fields, annotations and all else that no decision is made from."""
+    """Return a BertPretrainJob without managed fields, annotations and whatever decisions do not use."""
     metadata = body.get("metadata", {})
     return {
         "apiVersion": body.get("apiVersion"),
@@ -332,7 +332,7 @@ def labels_of(record: ChildRecord) -> dict[str, str]:
 
 
 def child_of(pod: Document) -> str:
-    """Return the name of the Job or MPIJob that a pod's owner says it is of; empty where it has none."""
+    """Return the name of the Job or MPIJob that owns a pod; empty if none does."""
     owner = _owner(pod.get("metadata", {}))
     name = str(owner.get("name", ""))
     return name.removesuffix("-launcher") if owner.get("kind") == "Job" else name

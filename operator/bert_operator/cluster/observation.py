@@ -178,7 +178,7 @@ def _has_failed(child: ChildSummary, conditions: Mapping[str, str]) -> bool:
 
 
 def find_main_pod(pods: Iterable[PodSummary]) -> PodSummary | None:
-    """Return the pod whose log and exit code count: the launcher, or the single pod, of the newest run of the attempt.
+    """Return the pod whose log and exit code count: the launcher or single pod of the attempt's newest run.
 
     Where a queue has let a child go on, the pod that it suspended may still be there, and takes its time to leave.
     """
@@ -198,7 +198,7 @@ def has_succeeded(child: ChildSummary) -> bool:
 
 
 def is_settling(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) -> bool:
-    """Return whether a child has failed and the exit code of its pod is not known yet.
+    """Return whether a child has failed but its pod's exit code is not known yet.
 
     The two come over different watches. Without the exit code, wrong input would look like lost infrastructure.
     """
@@ -213,7 +213,7 @@ def is_settling(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) -
 
 
 def find_lost_worker(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[PodSummary, float] | None:
-    """Return a worker that has ended while its launcher goes on, or is to, and from when on the attempt has failed.
+    """Return a worker that ended before its launcher, and from when the attempt counts as failed.
 
     Also with exit code 0, as sshd's pod does on any SIGTERM: workers serve until their launcher is done and they are
     deleted, so one that ends by itself was stopped by its node.
@@ -249,7 +249,7 @@ def _with_lost(base: Child, pod: PodSummary, pods: Sequence[PodSummary], nodes: 
 
 
 def find_held(child: ChildSummary, pods: Sequence[PodSummary]) -> tuple[PodSummary, float] | None:
-    """Return the main pod whose trainer has ended while containers of others keep it, and since when."""
+    """Return the main pod if other containers keep it running after its trainer ended, and since when."""
     main = find_main_pod(pods)
     if child.is_deleting or has_ended(child) or main is None or main.is_deleting:
         return None

@@ -24,16 +24,16 @@ from contextlib import asynccontextmanager
 
 
 class NotLeader(Exception):
-    """This process may not write, or not any more."""
+    """This process may not write, or no longer."""
 
 
 def now_s() -> float:
-    """Return seconds since any moment, the machine's sleep included: others count on while this one does not run."""
+    """Return a monotonic time in seconds that includes system suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Permit:
-    """A deadline, and the writes that it ends."""
+    """Permission to write until a deadline; ends the writes under way when it expires."""
 
     def __init__(self, until_s: float = math.inf) -> None:
         """until_s: by ``now_s``; by default there is no end."""
@@ -42,7 +42,7 @@ class Permit:
 
     @property
     def left_s(self) -> float:
-        """Seconds until it ends; negative once it has."""
+        """Seconds until the deadline; negative afterwards."""
         return self._until_s - now_s()
 
     def holds(self) -> bool:
@@ -50,22 +50,22 @@ class Permit:
         return self.left_s > 0
 
     def check(self) -> None:
-        """Raise NotLeader where this process may not write."""
+        """Raise NotLeader if this process may not write."""
         if not self.holds():
             raise NotLeader("this operator does not hold its Lease, and writes nothing")
 
     def extend(self, until_s: float) -> None:
-        """Set another end; writes under way have until then as well."""
+        """Move the deadline, also for writes under way."""
         self._until_s = until_s
         self._limit_all()
 
     def end(self) -> None:
-        """End it now, and give up what is under way."""
+        """End the permission now and abort writes under way."""
         self.extend(-math.inf)
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
-        """Let a write go on until the permit ends, however often that is put off meanwhile. Raises NotLeader."""
+        """Run a write until the deadline, which may be extended meanwhile. Raises NotLeader."""
         self.check()
         try:
             async with asyncio.timeout_at(self._limit_s()) as limit:

@@ -32,7 +32,7 @@ _NO_ONES_WORD = (EXIT_DONE, EXIT_STOPPED, EXIT_INFRASTRUCTURE)
 
 
 class Cause(NamedTuple):
-    """Why an attempt has failed."""
+    """Cause of a failed attempt."""
 
     reason: str
     message: str
@@ -45,7 +45,7 @@ class Cause(NamedTuple):
 def find_cause(
     pods: Sequence[PodSummary], main: PodSummary | None = None, conditions: Mapping[str, str] | None = None
 ) -> Cause | None:
-    """Return what has failed besides the main pod, or befallen it; None where its own exit code says all.
+    """Return the cause of failure other than the main pod's own exit code; None if that says it all.
 
     Args:
         pods: That ended before the main one did, and it.
@@ -70,7 +70,7 @@ def find_cause(
 
 
 def describe_end(pod: PodSummary) -> str:
-    """Return how a pod's trainer ended, with its last words: ``exit code 1 (Error): ValueError: no``."""
+    """Describe how a pod's trainer ended, with its last message: ``exit code 1 (Error): ValueError: no``."""
     record, text = parse_termination_message(pod.message)
     said = read_outcome(pod.exit_code or 1, record).message or text or pod.told
     code = f"exit code {pod.exit_code} " if pod.exit_code is not None else ""
@@ -79,12 +79,12 @@ def describe_end(pod: PodSummary) -> str:
 
 
 def pod_and_node(pod: PodSummary) -> str:
-    """Return a pod and its node."""
+    """Return the name of a pod and of its node, for messages."""
     return f"Pod {pod.name}" + (f" on node {pod.node}" if pod.node else "")
 
 
 def failed_before_start(pod: PodSummary) -> bool:
-    """Return whether a pod has failed before its trainer started, so that no exit code will ever come."""
+    """Return whether a pod failed before its trainer started, so that there will be no exit code."""
     return pod.phase == "Failed" and (_rejection(pod) or _failed_init(pod)) is not None
 
 

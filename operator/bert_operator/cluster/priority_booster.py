@@ -39,7 +39,7 @@ class _Due(NamedTuple):
 
 
 class PriorityBooster:
-    """Keeps the annotation of the Workloads of running children."""
+    """Maintains the priority boost annotation on the Workloads of running children."""
 
     def __init__(
         self, api: ApiClient, index: Index, latest: Callable[[JobRef], LatestRecords], after_s: Sequence[float]
@@ -65,7 +65,7 @@ class PriorityBooster:
             await asyncio.sleep(ROUND_S)
 
     async def write_due(self) -> None:
-        """Write what has changed; those that a queue takes out come first, who waits must not have a boost."""
+        """Write changed annotations; those of preempted children first, since a waiting child must have no boost."""
         queued = self._index.queued_children()
         for uid in self._written.keys() - {child.uid for _, child in queued}:
             del self._written[uid]

@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 
 class RecordSource(Protocol):
-    """What logs contain."""
+    """Reads records from logs."""
 
     def latest(self, ref: JobRef) -> LatestRecords:
         """Return the newest records of a job."""
@@ -81,7 +81,7 @@ class NodeSource(Protocol):
 
 
 class ReconcileMetrics(ChildMetrics, StatusMetrics, Protocol):
-    """What is counted while jobs are reconciled."""
+    """Metrics of reconciliations."""
 
 
 class _Rest(NamedTuple):
@@ -105,7 +105,7 @@ class _Rest(NamedTuple):
 
 
 class Reconciler:
-    """Brings one job at a time forward. Everything that it remembers can be lost."""
+    """Reconciles one job at a time. Its memory may be lost at any time."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Reconciler:
         self._rests: dict[JobRef, _Rest] = {}
 
     async def reconcile(self, ref: JobRef) -> None:
-        """Bring a job one or more steps forward.
+        """Reconcile a job, by one or more steps.
 
         Raises:
             Requeue: Reconcile again after some time.

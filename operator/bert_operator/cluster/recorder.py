@@ -52,10 +52,10 @@ _log = logging.getLogger(__name__)
 
 
 class RecorderMetrics(Protocol):
-    """What the recorder counts."""
+    """Metrics of the recorder."""
 
     def event_dropped(self) -> None:
-        """An Event could not be written, or there were too many."""
+        """Count an Event that could not be written, or exceeded the queue."""
 
 
 class EventRecorder:

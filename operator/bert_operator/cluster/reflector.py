@@ -35,11 +35,11 @@ _log = logging.getLogger(__name__)
 
 
 class Gone(Exception):
-    """410: etcd has compacted the changes since a version."""
+    """HTTP 410: the requested resource version has been compacted."""
 
 
 class Reflector:
-    """One kind in one namespace, or in all."""
+    """Lists and watches one kind in one namespace, or in all."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Reflector:
 
     @property
     def silent_s(self) -> float:
-        """Seconds of silence although the API server answers; 0 while it does not."""
+        """Seconds without watch events while the API server answers; 0 while it does not."""
         return time.monotonic() - self._answered_at_s if self._is_answered else 0.0
 
     async def run(self) -> None:

@@ -251,38 +251,38 @@ _MOUNTS = _table(
 
 
 def how_to_schedule(message: str) -> str:
-    """Return what helps against a scheduler's reasons; empty where none of them is known."""
+    """Return the remedy for a scheduler's message; empty if unknown."""
     return _join(_SCHEDULING, message, "; or ")
 
 
 def how_to_pass_pod_security(message: str) -> str:
-    """Return what helps against a violation of a Pod Security standard."""
+    """Return the remedy for a violation of a Pod Security standard."""
     return _join((*_POD_SECURITY, _Remedy(re.compile(""), _LABEL)), message, "; or ")
 
 
 def how_to_fit_quota(message: str) -> str:
-    """Return what helps against a refusal by a ResourceQuota; empty for any other."""
+    """Return the remedy for a refusal by a ResourceQuota; empty for any other refusal."""
     # The first alone: the last rows stand for all that those before do not name.
     return next((row.remedy for row in _QUOTA if row.words.search(message) and "quota" in message.lower()), "")
 
 
 def how_to_be_admitted(message: str) -> str:
-    """Return what helps against a refusal by another admission plugin; empty where it is not known."""
+    """Return the remedy for a refusal by another admission plugin; empty if unknown."""
     return _join(_ADMISSION, message, "; and ")
 
 
 def how_to_pull(message: str) -> str:
-    """Return what helps against the failure of a pull; empty where it is not known."""
+    """Return the remedy for a failed image pull; empty if unknown."""
     return next((row.remedy for row in _PULLS if row.words.search(message)), "")
 
 
 def how_to_start(message: str) -> str:
-    """Return what helps where a container cannot be set up; empty where it is not known."""
+    """Return the remedy for a container that cannot be set up; empty if unknown."""
     return next((row.remedy for row in _CONTAINERS if row.words.search(message)), "")
 
 
 def how_to_mount(message: str) -> str:
-    """Return what helps where a volume cannot be mounted; empty where it is not known."""
+    """Return the remedy for a volume that cannot be mounted; empty if unknown."""
     return next((row.remedy for row in _MOUNTS if row.words.search(message)), "")
 
 

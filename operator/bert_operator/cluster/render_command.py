@@ -26,7 +26,7 @@ NO_UID = "00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True, slots=True)
 class ClusterJob:
-    """A job, completed by its profile, and the settings that it was read under."""
+    """A job completed by its profile, with the settings that apply to it."""
 
     job: BertPretrainJob
     settings: Settings
@@ -88,7 +88,7 @@ def read_for_cluster(document: Document, settings: Settings) -> ClusterJob:
 
 
 def describe_settings(path: Path | None, job: BertPretrainJob, settings: Settings) -> str:
-    """Return which settings a job was judged by, and which profile completed it."""
+    """Describe the settings that a job was checked against, and the profile that completed it."""
     profile = job.spec.profile or settings.default_profile
     by = "the operator's default settings (--settings FILE for those of your cluster)" if path is None else str(path)
     return f"{by}, {f'profile {profile}' if profile else 'no profile'}"

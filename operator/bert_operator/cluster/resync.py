@@ -38,7 +38,7 @@ class _Undelivered(NamedTuple):
 
 
 class Resyncer:
-    """Remembers which changes the watch has not delivered yet, and since when."""
+    """Compares the cache with fresh lists, and measures how far the watch lags behind."""
 
     def __init__(
         self,
@@ -104,13 +104,13 @@ class Resyncer:
         self._on_resync(time.time())
 
     def delivered(self, body: Mapping[str, Any]) -> None:
-        """Note a change that the watch has delivered."""
+        """Note a change that the watch delivered."""
         uid = body.get("metadata", {}).get("uid", "")
         if uid in self._undelivered and self._undelivered[uid].version <= read_version(body):
             del self._undelivered[uid]
 
     def lag_s(self) -> float:
-        """Return for how long the watch has not delivered a change; 0 if it has delivered all."""
+        """Return for how long the watch has missed a change; 0 if it has delivered all."""
         return max((time.monotonic() - change.since_s for change in self._undelivered.values()), default=0.0)
 
     def _knows(self, ref: JobRef, uid: str, version: int) -> bool:

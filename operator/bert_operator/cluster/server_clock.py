@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServerClock:
-    """Follows the API server's clock; before its first response, the clock of this machine counts."""
+    """Tracks the API server's clock; before its first response, uses this machine's."""
 
     def __init__(self) -> None:
         """Start at the time of this machine."""

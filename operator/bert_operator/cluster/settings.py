@@ -40,7 +40,7 @@ _MAX_DEPTH = 50
 
 
 class PriorityBoost(BaseModel):
-    """How running jobs with unsaved work are spared by Kueue (``state.priority_boost``)."""
+    """How Kueue is told to spare running jobs with unsaved work (``state.priority_boost``)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True)
 
@@ -56,7 +56,7 @@ class PriorityBoost(BaseModel):
 
 
 class Settings(BaseModel):
-    """A YAML file, mounted from a ConfigMap; every field may be left out."""
+    """The operator's settings: a YAML file, mounted from a ConfigMap. Every field is optional."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True, use_attribute_docstrings=True
@@ -121,7 +121,7 @@ class Settings(BaseModel):
         return read_egress(rules)
 
     def seen_from(self, namespace: str) -> Settings:
-        """Return the settings with those profiles alone that a namespace may use."""
+        """Return the settings with only those profiles that a namespace may use."""
         hidden = {name for name, allowed in self.profile_namespaces.items() if namespace not in allowed}
         if not hidden:
             return self

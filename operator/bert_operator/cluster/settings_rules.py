@@ -58,14 +58,14 @@ def _of_this_release(problem: Problem) -> Problem:
 
 
 def cluster_problems(job: BertPretrainJob, settings: Settings) -> Iterator[Problem]:
-    """Yield what keeps a valid job from running in this cluster."""
+    """Yield reasons why a valid job cannot run in this cluster."""
     yield from _output_is_on_a_volume(job.spec)
     yield from _prepared_data_is_on_a_volume(job.spec)
     yield from _ranks_can_be_counted(job.spec)
 
 
 def privilege_problems(document: Document, settings: Settings) -> Iterator[Problem]:
-    """Yield the privileges beyond its pods that a job requests and may not have. Profiles may grant them."""
+    """Yield privileges beyond its pods that a job requests and may not have. Profiles may grant them."""
     for path, got in find_privileges(document["spec"], network_devices(settings)):
         is_allowed, setting, instead = _grant(path, settings)
         if not is_allowed:
@@ -78,7 +78,7 @@ def privilege_problems(document: Document, settings: Settings) -> Iterator[Probl
 
 
 def frozen_problems(document: Document, frozen: Document, settings: Settings) -> Iterator[Problem]:
-    """Yield what a started job was frozen with and neither settings nor profile let it have any more.
+    """Yield parts of a frozen configuration that neither settings nor profile allow any more.
 
     Args:
         document: The job's.

@@ -20,21 +20,21 @@ CONFLICT_PAUSE_S = 0.2
 
 
 class EventSink(Protocol):
-    """Where Events go."""
+    """Accepts Kubernetes Events."""
 
     def emit(self, ref: JobRef, uid: str, event: JobEvent) -> None:
         """Queue an Event about the job with this uid."""
 
 
 class StatusMetrics(Protocol):
-    """What is counted when a status is written."""
+    """Metrics of status writes."""
 
     def attempt_failed(self, kind: str, reason: str) -> None:
-        """A child failed."""
+        """Count a failed attempt."""
 
 
 class StatusWriter:
-    """Reads and writes jobs at the API server; the index learns of every answer."""
+    """Reads and writes jobs at the API server, and updates the index with every response."""
 
     def __init__(self, api: ApiClient, index: Index, recorder: EventSink, metrics: StatusMetrics) -> None:
         """Share the index with the watches."""
@@ -102,7 +102,7 @@ class StatusWriter:
         return read_job(answer, max_bytes=math.inf)
 
     async def is_outdated(self, ref: JobRef, summary: JobSummary) -> bool:
-        """Tell whether the API server has a newer version of a job, which is in the index by then."""
+        """Return whether the API server has a newer version of a job; the index then has it too."""
         await self.read_job(ref, summary)
         known = self._index.job(ref)
         return known is None or (known.uid, known.version) != (summary.uid, summary.version)

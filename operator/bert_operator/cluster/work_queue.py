@@ -36,7 +36,7 @@ Reconcile = Callable[[JobRef], Awaitable[None]]
 
 
 class Requeue(Exception):
-    """Reconcile the job again after a given time; not an error, and no back-off."""
+    """Raised to reconcile the job again after a delay; not an error, and without back-off."""
 
     def __init__(self, after_s: float) -> None:
         """after_s: seconds; 0 puts the job behind those that wait."""
@@ -45,17 +45,17 @@ class Requeue(Exception):
 
 
 class QueueMetrics(Protocol):
-    """What the queue measures."""
+    """Metrics of the work queue."""
 
     def waited(self, seconds: float) -> None:
-        """A job waited this long until a worker took it."""
+        """Record how long a job waited."""
 
     def reconciled(self, seconds: float, *, failed: bool) -> None:
-        """A job was reconciled."""
+        """Record a reconciliation."""
 
 
 class WorkQueue:
-    """Names in, calls of ``reconcile`` out."""
+    """A queue of job names that calls ``reconcile`` for each."""
 
     def __init__(self, reconcile: Reconcile, metrics: QueueMetrics) -> None:
         """Start empty. reconcile: handles one job; any exception but ``Requeue`` is a failure, and is retried."""
@@ -103,11 +103,11 @@ class WorkQueue:
 
     @property
     def failing(self) -> int:
-        """Jobs that have failed and not come through since."""
+        """Jobs that have failed and not been reconciled successfully since."""
         return len(self._failures)
 
     def oldest_s(self) -> float:
-        """Return how long the job at the front has waited, or the slowest worker has been busy, whichever is longer."""
+        """Return the longest time that a job has waited or a worker has been busy."""
         # A dictionary keeps the order of insertion, so its first job has waited longest.
         starts = [*self._running.values(), *itertools.islice(self._queued_at_s.values(), 1)]
         return max((self._now_s() - start for start in starts), default=0.0)
@@ -191,7 +191,7 @@ class WorkQueue:
 
 
 def longest_back_off_s(failing: int, namespaces: int = 1) -> float:
-    """Return the longest back-off of a job while so many jobs of its namespace fail, and jobs in so many namespaces."""
+    """Return the maximum back-off, given the failing jobs of a namespace and the namespaces with any."""
     return min(max(FEW_BACK_OFF_S, failing * namespaces / RETRIES_PER_SECOND), MAX_BACK_OFF_S)
 
 

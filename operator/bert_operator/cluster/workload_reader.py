@@ -56,7 +56,7 @@ class _Reading:
 
 
 class WorkloadReader:
-    """Keeps the Workloads of children that queues hold, or have admitted, in the index."""
+    """Reads the Workloads of queued and admitted children into the index."""
 
     def __init__(self, api: ApiClient, index: Index, enqueue: Callable[[JobRef], None]) -> None:
         """Know none. enqueue: queues a job of whose Workload something is new."""
@@ -74,7 +74,7 @@ class WorkloadReader:
             await asyncio.sleep(ROUND_S)
 
     async def read_due(self) -> None:
-        """Read those that are due, up to a bound; namespaces take turns, the one that was served last comes last."""
+        """Read those that are due, up to a limit, round robin over namespaces."""
         loop = asyncio.get_running_loop()
         queued = self._index.queued_children()
         self._forget_others({child.uid for _, child in queued})

@@ -69,7 +69,7 @@ _WHY_PREEMPTED = re.compile(r"due to ([^;]+)")
 
 
 class WorkloadSummary(NamedTuple):
-    """A Workload of Kueue's."""
+    """A Workload of Kueue."""
 
     name: str
     queue: str
@@ -98,7 +98,7 @@ class WorkloadSummary(NamedTuple):
 
     @property
     def preemptor(self) -> str:
-        """Uid of the Job or MPIJob for which it was preempted; empty where that is not told."""
+        """UID of the Job or MPIJob for which it was preempted; empty if unknown."""
         found = _PREEMPTOR.search(self.preempted)
         return found[1] if found else ""
 
@@ -136,7 +136,7 @@ def read_workload(body: Document) -> WorkloadSummary:
 
 
 def describe_queue(workload: WorkloadSummary | None, label: str) -> QueueStatus | None:
-    """Return what the status says of a child's queue; None where it has none. label: the queue that the child names."""
+    """Return the queue status of a child; None if it has no queue. label: the queue that the child names."""
     if workload is None:
         return QueueStatus(name=label) if label else None
     # Until the pods of an evicted one are gone, its Workload still has the old reservation.
@@ -150,7 +150,7 @@ def describe_queue(workload: WorkloadSummary | None, label: str) -> QueueStatus 
 
 
 def describe_wait(workload: WorkloadSummary, preemptor: JobRef | None, namespace: str) -> Finding:
-    """Return why a child is held back, and whether that is because another was preferred to it.
+    """Return why a child waits, and whether it was preempted for another one.
 
     Args:
         workload: The child's.
@@ -171,7 +171,7 @@ def describe_wait(workload: WorkloadSummary, preemptor: JobRef | None, namespace
 
 
 def find_obstacle(workload: WorkloadSummary, namespace: str) -> Blocker | None:
-    """Return what keeps a child in its queue that waiting does not fix; None where its turn will come.
+    """Return why a queued child cannot be admitted however long it waits; None if waiting is enough.
 
     namespace: the child's.
     """

@@ -110,12 +110,12 @@ def read_job_stream(path: Path) -> JobStream:
 
 
 def source_of(path: Path) -> str:
-    """Return how messages call a file that a job is read from."""
+    """Return the name that messages use for the file a job was read from."""
     return "standard input" if path == _INPUT else str(path)
 
 
 def count_others(others: int) -> str:
-    """Return objects that are no jobs, counted in words."""
+    """Describe how many objects of other kinds there are, in words."""
     return f"{others} object{'s' if others > 1 else ''} of other kinds"
 
 
@@ -187,7 +187,7 @@ def _kind_of(events: list[Event]) -> str | None:
 
 
 def parse_documents(text: str, *, source: str = "job") -> list[Json]:
-    """Return what the documents of a YAML text mean; empty documents are left out, as kubectl does.
+    """Parse the documents of a YAML text; empty documents are left out, as in kubectl.
 
     Raises:
         DocumentError: not YAML, or not the same in YAML 1.1 and 1.2; the message names the line.

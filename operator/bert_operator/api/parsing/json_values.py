@@ -14,7 +14,7 @@ from bert_operator.errors import Path
 
 
 def normalise(document: Any) -> Any:
-    """Return a copy in which no field is null that may be left out, and integers are int. Its lists are tuples.
+    """Return a copy without nulls for optional fields, with int where the schema takes integers, and with tuples.
 
     A required field keeps its null, and so do entries of lists: there it is a mistake.
     """
@@ -42,7 +42,7 @@ def _normalise(value: Any, node: Node | None) -> Any:
 
 
 def find_nulls(document: Any) -> Iterator[tuple[Path, Any]]:
-    """Yield where a document has null in place of a default, and that default, unless it is none."""
+    """Yield each null that stands in place of a default, with that default."""
     yield from _find_nulls(document, job_node(), ())
 
 

@@ -71,7 +71,7 @@ def read_1_1(text: str) -> Scalar:
 
 
 def is_not_finite(text: str) -> bool:
-    """Tell whether this is infinity or not-a-number, which YAML has and JSON, hence Kubernetes, has not."""
+    """Return whether this is infinity or NaN, which YAML has and JSON, hence Kubernetes, does not."""
     return _NOT_FINITE.fullmatch(text) is not None
 
 

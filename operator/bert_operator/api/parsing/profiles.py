@@ -233,7 +233,7 @@ def _plain_job(profile: Document) -> Document:
 
 
 def find_privileges(spec: Document, network_devices: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of what a spec asks for beyond its pods, or to lose them without knowing that they are gone.
+    """Yield path and value of each privilege that a spec requests beyond its own pods.
 
     The former are a node's folders, network and network devices.
 

@@ -90,7 +90,7 @@ def null_remarks(document: dict[str, Any]) -> list[str]:
 
 
 def advise(job: BertPretrainJob) -> list[str]:
-    """Return remarks on what works, but is seldom meant, and what a recipe sets that the job leaves open."""
+    """Return remarks on valid but unusual settings, and on what a recipe sets."""
     remarks = []
     if job.spec.precision == "fp64":
         remarks.append("spec.precision: fp64 is for exact comparisons; fp32 trains as well and far faster")

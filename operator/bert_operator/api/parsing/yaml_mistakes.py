@@ -23,7 +23,7 @@ _NO_SPACE = re.compile(r"\s*(?:- +)*[A-Za-z][A-Za-z0-9]*:[^\s/]")
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """Where a text ends to be YAML, and why, as far as can be told."""
+    """Where a text stops being valid YAML, with the likely cause and what to write."""
 
     line: int
     """From 1."""

@@ -23,14 +23,14 @@ _OF_STAGES = (*STAGE_RULES, *FINETUNE_STAGE_RULES)
 
 
 def find_problems(job: BertPretrainJob, valid_parts: ValidParts) -> Iterator[Problem]:
-    """Yield what is wrong between fields, as far as they are the user's own."""
+    """Yield violations of the rules between fields, for the fields that the user wrote."""
     yield from section_problems(job, valid_parts)
     yield from _job_problems(job, valid_parts)
     yield from _stage_problems(job, valid_parts)
 
 
 def cel_rules(section: str) -> Iterator[CelRule]:
-    """Yield what the API server checks at a section, given by the name of its class as the JSON schema has it."""
+    """Yield the CEL rules of a section, given by the name of its class in the JSON schema."""
     if section == JobSpec.__name__:
         yield CelRule(size_bound.spec_size_expression(), describe(size_bound.ALLOWED, size_bound.NEXT_STEP))
     for rules in (JOB_RULES, FINETUNE_JOB_RULES, STAGE_RULES, FINETUNE_STAGE_RULES, POD_RULES, VOLUME_RULES):

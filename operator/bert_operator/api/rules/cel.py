@@ -38,7 +38,7 @@ class CelRule:
 
 @dataclass(frozen=True, slots=True)
 class Cel:
-    """A rule's expression and where it stands; what it allows is in the rule's own words."""
+    """A rule's CEL expression and the field that it is reported at; the rule's message is added later."""
 
     section: type[Section]
     """What ``self`` is."""
@@ -55,17 +55,17 @@ class Cel:
 
 
 def describe(allowed: str, next_step: str) -> str:
-    """Return the message of a validation; the server itself names the path and what it got."""
+    """Return the message of a validation rule; the API server itself adds path and value."""
     return f"allowed: {allowed}; next: {next_step}"
 
 
 def has_cpu(field: str) -> str:
-    """Return whether the job itself gives a field of ``cpu``; over the spec."""
+    """Return a CEL expression over the spec: whether the job sets a field of ``cpu``."""
     return f"(has(self.cpu) && has(self.cpu.{field}))"
 
 
 def is_pinned(place: str) -> str:
-    """Return whether the job itself pins its ranks to this place; over the spec."""
+    """Return a CEL expression over the spec: whether the job pins its ranks to this kind of place."""
     return f"({has_cpu('pinning')} && self.cpu.pinning == '{place}')"
 
 

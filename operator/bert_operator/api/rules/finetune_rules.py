@@ -132,7 +132,7 @@ def finetuning_has_weights(spec: JobSpec) -> Iterator[Violation]:
     reads=(("name",),),
 )
 def name_is_free(view: StageView) -> Iterator[Violation]:
-    """Refuse a stage in whose folder something else lies."""
+    """Refuse a stage name whose output folder is used for something else."""
     if view.stage.finetune is not None and view.stage.name == _TAKEN_NAME:
         yield Violation("name", render_value(_TAKEN_NAME))
 
@@ -208,7 +208,7 @@ _METRICS = ", ".join(f"'{task}': {_words(metrics)}" for task, metrics in TASK_ME
     reads=(("finetune", "metric"), _TASK),
 )
 def metric_is_of_task(view: StageView) -> Iterator[Violation]:
-    """Refuse to decide by what is not measured."""
+    """Refuse a metric that the task does not measure."""
     stage = view.stage.finetune
     if stage is not None and stage.metric is not None and stage.metric not in TASK_METRICS[stage.task]:
         known = f"for {stage.task} {' or '.join(TASK_METRICS[stage.task])}"
@@ -227,7 +227,7 @@ def metric_is_of_task(view: StageView) -> Iterator[Violation]:
     reads=(_TASK, ("finetune", "sequenceLength"), ("finetune", "maxQueryLength")),
 )
 def questions_leave_room(view: StageView) -> Iterator[Violation]:
-    """Refuse questions that may fill a row."""
+    """Refuse a question length that may fill a whole row."""
     stage = view.stage.finetune
     if stage is None or stage.task not in SPAN_TASKS:
         return
@@ -310,7 +310,7 @@ def columns_fit_task(view: StageView) -> Iterator[Violation]:
     reads=(_DATA, _TASK),
 )
 def labels_are_classes(view: StageView) -> Iterator[Violation]:
-    """Refuse classes of what has none."""
+    """Refuse labels for a task without classes."""
     stage = view.stage.finetune
     # The tasks with official files have classes of their own: official_files_are_in_a_folder speaks.
     if stage is not None and stage.task in ("regression", "spans") and stage.data.labels is not None:
@@ -325,7 +325,7 @@ def labels_are_classes(view: StageView) -> Iterator[Violation]:
     reads=(_DATA,),
 )
 def labels_differ(view: StageView) -> Iterator[Violation]:
-    """Refuse a class with two numbers."""
+    """Refuse duplicate class labels."""
     labels: tuple[str, ...] = ()
     data: TaskDataSpec | None = None if view.stage.finetune is None else view.stage.finetune.data
     if data is not None:

@@ -58,7 +58,7 @@ _IS_DISTILBERT = (
     reads=_SIZES,
 )
 def model_has_sizes(spec: JobSpec) -> Iterator[Violation]:
-    """Refuse a model of which a size is given neither by a preset nor by itself."""
+    """Refuse a model with a size that neither a preset nor the job sets."""
     for name in presets.missing_sizes(spec.model):
         yield Violation(f"model.{to_camel(name)}", ABSENT)
 
@@ -81,7 +81,7 @@ def model_has_sizes(spec: JobSpec) -> Iterator[Violation]:
     reads=tuple(("model", to_camel(name)) for name in ("config_file", *_IN_FILE, *_DEFAULTS_IN_FILE)),
 )
 def model_has_one_source(spec: JobSpec) -> Iterator[Violation]:
-    """Refuse a model that a file describes and the job as well."""
+    """Refuse a model that is described both by a file and by fields."""
     if spec.model.config_file is None:
         return
     given = [name for name in _IN_FILE if getattr(spec.model, name) is not None]

@@ -33,6 +33,6 @@ def output_base(spec: JobSpec) -> str | None:
 
 
 def dataset_base(spec: JobSpec) -> str | None:
-    """Return the same for paths of data: the dataset's own volume, else the output's."""
+    """Return the folder that relative data paths are relative to: the dataset's volume, else the output's."""
     volume = spec.dataset.volume
     return output_base(spec) if volume is None else volume.mount_path or DATASET_MOUNT

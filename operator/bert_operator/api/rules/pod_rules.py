@@ -123,7 +123,7 @@ def engine_computes_the_precision(spec: JobSpec) -> Iterator[Violation]:
     reads=(("engine",), ("activation_checkpointing",)),
 )
 def engine_keeps_activations(spec: JobSpec) -> Iterator[Violation]:
-    """Refuse to compute layers twice where the engine has no layers."""
+    """Refuse activation checkpointing with an engine that does not support it."""
     if spec.engine == "ort" and spec.activation_checkpointing:
         yield Violation("activationCheckpointing", "true")
 
@@ -141,7 +141,7 @@ def engine_keeps_activations(spec: JobSpec) -> Iterator[Violation]:
     reads_kinds=True,
 )
 def profiled_stage_trains(spec: JobSpec) -> Iterator[Violation]:
-    """Refuse to trace a stage that is not there or has no steps."""
+    """Refuse to profile a stage that does not exist or has no optimizer steps."""
     stage = None if spec.profile_steps is None else spec.profile_steps.stage
     trained = [entry.name for entry in spec.stages if entry.pretrain is not None or entry.finetune is not None]
     if stage is not None and stage not in trained:
@@ -376,7 +376,7 @@ def mounts_differ(spec: JobSpec) -> Iterator[Violation]:
     reads=(("queueName",), ("workloadPriorityClass",), ("scheduling",)),
 )
 def queues_have_a_name(spec: JobSpec) -> Iterator[Violation]:
-    """Refuse what is meant for a queue in a job that is in none: it would have no effect."""
+    """Refuse queue settings without queueName: they would have no effect."""
     if spec.queue_name is None and spec.workload_priority_class is not None:
         yield Violation("workloadPriorityClass", render_value(spec.workload_priority_class))
     if spec.queue_name is None and spec.scheduling.topology is not None:

@@ -20,7 +20,7 @@ Subject = TypeVar("Subject")
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One place where a rule does not hold."""
+    """One violation of a rule: where, what was found, what is allowed."""
 
     path: str
     """Below the spec, or below the stage; empty: that itself."""
@@ -33,7 +33,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Generic[Subject]):
-    """A check in both languages, and the fields that have to be sound for it to make sense."""
+    """A rule between fields in Python and CEL, with the fields that must be valid before it is checked."""
 
     check: Callable[[Subject], Iterator[Violation]]
     cel: tuple[Cel, ...]
@@ -49,7 +49,7 @@ class Rule(Generic[Subject]):
     """Whether the stage's kind, or that of every stage, has to be known."""
 
     def problem(self, found: Violation, path: str) -> Problem:
-        """Return what to say of a violation in a subject that stands at ``path``."""
+        """Return the problem for a violation in a subject at ``path``."""
         return Problem(
             path=f"{path}.{found.path}" if found.path else path,
             got=found.got,
@@ -58,7 +58,7 @@ class Rule(Generic[Subject]):
         )
 
     def cel_at(self, section: str) -> Iterator[CelRule]:
-        """Yield what the API server checks of the rule at a section, given by the name of its class."""
+        """Yield the rule's CEL validations for a section, given by the name of its class."""
         # By name: the definition is made from the JSON schema, whose titles are the names of classes.
         return (cel.with_message(self.allowed, self.next_step) for cel in self.cel if cel.section.__name__ == section)
 
@@ -71,7 +71,7 @@ def rule(
     reads_job: tuple[Path, ...] = (),
     reads_kinds: bool = False,
 ) -> Callable[[Callable[[Subject], Iterator[Violation]]], Rule[Subject]]:
-    """Make a rule of the check below it."""
+    """Decorator: make a rule of the Python check below it."""
 
     def make(check: Callable[[Subject], Iterator[Violation]]) -> Rule[Subject]:
         return Rule(

@@ -14,7 +14,7 @@ from bert_operator.errors import ABSENT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionRule:
-    """What has to hold for a section, and what to say where it does not."""
+    """A rule inside one section: a condition in Python and CEL, and its message."""
 
     holds: Callable[[Any], bool]
     cel: str
@@ -26,7 +26,7 @@ class SectionRule:
     """Name (camelCase) of the field to blame; empty: the section."""
 
     def to_cel(self) -> Iterator[CelRule]:
-        """Yield what the API server checks: the rule, unless profiles may complete the section."""
+        """Yield the CEL validation, unless profiles may complete the section."""
         if self.cel != COMPLETED_BY_PROFILES:
             yield CelRule(self.cel, describe(self.allowed, self.next_step), self.field)
 
@@ -36,7 +36,7 @@ COMPLETED_BY_PROFILES = ""
 
 
 def exactly_one(*fields: str, next_step: str) -> SectionRule:
-    """Refuse a section of which none or more than one of these fields is set."""
+    """Return a rule that exactly one of these fields is set."""
     names = [to_camel(field) for field in fields]
 
     def given(section: Any) -> list[str]:

@@ -354,7 +354,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
 
 
 def section_problems(job: BertPretrainJob, valid_parts: ValidParts) -> Iterator[Problem]:
-    """Yield what is wrong inside single sections, wherever they appear."""
+    """Yield violations of the rules inside single sections, wherever they appear."""
     yield from _visit(job.spec, (), valid_parts)
 
 

@@ -48,7 +48,7 @@ class _Part:
 
 
 def size_problems(document: Mapping[str, Any]) -> list[Problem]:
-    """Return what is wrong with the size of a valid job's document: one problem at most."""
+    """Return at most one problem about the total size of a valid job."""
     found = spec_size(document["spec"])
     if found <= MAX_BYTES:
         return []
@@ -56,13 +56,13 @@ def size_problems(document: Mapping[str, Any]) -> list[Problem]:
 
 
 def spec_size(spec: Mapping[str, Any]) -> int:
-    """Return the measured bytes of a valid spec."""
+    """Return the size of a valid spec in bytes, as the rule measures it."""
     part = _spec_part()
     return part.fixed + _measure(part, spec)
 
 
 def spec_size_expression() -> str:
-    """Return the same in CEL over ``self``, the spec, as a comparison with what is allowed."""
+    """Return the same measure in CEL over ``self``, the spec, as a comparison with the limit."""
     # What is fixed is summed up here and not in CEL: every term costs, and costs multiply with the limits of the lists
     # around it.
     part = _spec_part()

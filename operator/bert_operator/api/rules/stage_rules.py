@@ -36,7 +36,7 @@ _LENGTHS: tuple[Path, ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class StageView:
-    """A stage, and the job around it."""
+    """A stage with the job that contains it."""
 
     stage: Stage
     spec: JobSpec
@@ -51,7 +51,7 @@ class StageView:
     reads_kinds=True,
 )
 def one_kind(view: StageView) -> Iterator[Violation]:
-    """Refuse a stage that does nothing, or several things."""
+    """Refuse a stage with no kind or more than one."""
     kinds = view.stage.kinds
     if len(kinds) != 1:
         yield Violation("", " and ".join(kinds) or ABSENT, next_step="" if kinds else "add what the stage does")
@@ -173,7 +173,7 @@ def micro_batch_fits_batch(view: StageView) -> Iterator[Violation]:
     reads=(_MICRO_BATCH, ("pretrain", "lossNormalization")),
 )
 def found_size_changes_no_result(view: StageView) -> Iterator[Violation]:
-    """Refuse to let the hardware decide a size on which the result depends."""
+    """Refuse microBatchSize: auto if the result depends on the size."""
     pretrain = view.stage.pretrain
     if pretrain and pretrain.micro_batch_size == "auto" and pretrain.loss_normalization != "global":
         yield Violation("pretrain.microBatchSize", '"auto"')
@@ -211,7 +211,7 @@ def _unless_one(path: str, section: Section, choices: tuple[str, ...]) -> Iterat
     reads=(("pretrain", "length"),),
 )
 def length_is_one(view: StageView) -> Iterator[Violation]:
-    """Refuse a length in no unit or in several."""
+    """Refuse a length that is not given in exactly one unit."""
     if view.stage.pretrain:
         yield from _unless_one("pretrain.length", view.stage.pretrain.length, ("steps", "epochs", "samples"))
 
@@ -223,7 +223,7 @@ def length_is_one(view: StageView) -> Iterator[Violation]:
     reads=(_WARMUP, _FINETUNE_WARMUP),
 )
 def warmup_is_one(view: StageView) -> Iterator[Violation]:
-    """Refuse a warm-up in no unit or in several."""
+    """Refuse a warm-up that is not given in exactly one unit."""
     for kind, section in (("pretrain", view.stage.pretrain), ("finetune", view.stage.finetune)):
         if section:
             yield from _unless_one(f"{kind}.warmup", section.warmup, ("steps", "proportion"))

@@ -15,31 +15,31 @@ from bert_operator.errors import Path
 
 @dataclass(frozen=True, slots=True)
 class ValidParts:
-    """Answers by the paths that were dropped or replaced. Paths are below ``spec``."""
+    """The parts of a job that are valid and the user's own. ``broken``: paths below ``spec`` of all others."""
 
     broken: frozenset[Path] = frozenset()
 
     @classmethod
     def of(cls, document_paths: Iterable[Path]) -> ValidParts:
-        """Take paths of the whole document; those outside ``spec`` do not matter to rules."""
+        """Build from the paths of invalid parts in the document; those outside ``spec`` are ignored."""
         return cls(frozenset(path[1:] for path in document_paths if path[:1] == ("spec",)))
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of the job is the user's own, as it is of every valid one: no rule has to be left out."""
+        """Whether the whole job is valid as written, so that every rule applies."""
         return not self.broken
 
     def is_there(self, path: Path) -> bool:
-        """Tell whether the user wrote this section, whatever may be wrong inside it."""
+        """Return whether the user wrote this section; fields inside it may be invalid."""
         # Broken is this path or one above it.
         return not any(bad == path[: len(bad)] for bad in self.broken)
 
     def is_whole(self, path: Path) -> bool:
-        """Tell whether nothing is wrong with this field or anywhere inside it."""
+        """Return whether this field and everything inside it is valid."""
         return self.is_there(path) and not any(path == bad[: len(path)] for bad in self.broken)
 
     def has_its_fields(self, path: Path) -> bool:
-        """Tell whether the section holds just the fields that the user meant, sound inside or not."""
+        """Return whether all direct fields of this section are the user's own; nested ones may be invalid."""
         return self.is_there(path) and not any(
             len(bad) == len(path) + 1 and bad[: len(path)] == path for bad in self.broken
         )

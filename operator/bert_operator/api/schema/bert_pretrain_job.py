@@ -444,7 +444,7 @@ class JobSpec(Section):
 
     @property
     def ranks_per_worker(self) -> int:
-        """Training processes of one worker: slotsPerWorker, or what cpu.ranksPerNode: auto makes of its places.
+        """Training processes per worker: slotsPerWorker, or the number of places with cpu.ranksPerNode: auto.
 
         1 while their number is not known.
         """
@@ -463,7 +463,7 @@ class JobSpec(Section):
         return self.cpu.cores_per_rank * self.ranks_per_worker * (self.cpu.threads_per_core or 1)
 
     def resolve_ranks(self) -> Self:
-        """Return the same with slotsPerWorker as a number, whatever the ranks are counted from."""
+        """Return the spec with the number of ranks per worker written to slotsPerWorker."""
         cpu = self.cpu.model_copy(update={"ranks_per_node": None})
         return self.model_copy(update={"slots_per_worker": self.ranks_per_worker, "cpu": cpu})
 
@@ -482,10 +482,10 @@ class BertPretrainJob(Section):
 
     @property
     def ref(self) -> names.JobRef:
-        """Which job this is."""
+        """Namespace and name of the job."""
         return names.JobRef(self.metadata.namespace, self.metadata.name)
 
     def with_world(self, *, workers: int, slots_per_worker: int) -> Self:
-        """Return the same job on other machines. Not validated: rules about ranks must be run again."""
+        """Return the job with another number of workers and slots. Check the rules about ranks again afterwards."""
         changes = {"workers": workers, "slots_per_worker": slots_per_worker}
         return self.model_copy(update={"spec": self.spec.resolve_ranks().model_copy(update=changes)})

@@ -21,7 +21,7 @@ class _Described(StrEnum):
 
 
 class ConditionType(_Described):
-    """What can be true of a job; every condition is True, False, or absent while nothing is known."""
+    """Condition types of a job; a condition is True, False, or absent while unknown."""
 
     PREPARED = "Prepared", "The dataset of the prepare stage is complete."
     VALID = "Valid", "The spec can be carried out in this cluster; False: the message lists what is wrong."
@@ -60,7 +60,7 @@ FINDINGS = (
 
 
 class Reason(_Described):
-    """Why a condition has its value."""
+    """Reasons of conditions."""
 
     SPEC_ACCEPTED = "SpecAccepted", "Every rule holds, those that only the controller knows included."
     SPEC_INVALID = (
@@ -153,7 +153,7 @@ class Reason(_Described):
 
 
 class BlockerReason(_Described):
-    """What keeps a child from running: the reasons of the condition Blocked."""
+    """Reasons of the condition Blocked: why a child does not start."""
 
     CLEARED = "Cleared", "What kept the pods from running is gone."
     MPI_JOB_API_MISSING = (
@@ -254,7 +254,7 @@ class BlockerReason(_Described):
 
 
 class FailureReason(_Described):
-    """Why one attempt failed; what the child itself called it comes first."""
+    """Reasons of a failed attempt; a reason reported by the child takes precedence."""
 
     REFUSED_INPUT = "RefusedInput", "The child ended with exit code 2."
     WRONG_MPI = "WrongMPI", "The image does not hold the MPI that mpi.implementation names; no rank was started."

@@ -17,7 +17,7 @@ Schema = Mapping[str, Any]
 
 
 class Node:
-    """One place in a document: references are followed, and ``null`` as one of two types is left out of ``schema``.
+    """A position in the document tree. References are resolved, and ``null`` is dropped from types.
 
     pydantic writes an optional field as ``anyOf`` of its type and ``null``, and a section as ``$ref``.
     """
@@ -33,7 +33,7 @@ class Node:
 
     @classmethod
     def root(cls, model: type[BaseModel]) -> Node:
-        """Return the place at which a whole document of a model stands."""
+        """Return the position of a whole document of a model."""
         schema = model.model_json_schema(by_alias=True)
         return cls(schema, schema.get("$defs", {}))
 
@@ -54,28 +54,28 @@ class Node:
 
     @cached_property
     def choices(self) -> tuple[Node, ...]:
-        """The types of an amount, which is a number or a text; elsewhere the place itself."""
+        """The alternative types of a quantity (number or text); for anything else the position itself."""
         return tuple(self._node(choice) for choice in self.schema.get("anyOf", ())) or (self,)
 
     @cached_property
     def fields(self) -> Mapping[str, Node]:
-        """Of a section: what may stand in it."""
+        """Fields of a section."""
         return {name: self._node(schema) for name, schema in self.schema.get("properties", {}).items()}
 
     @cached_property
     def entries(self) -> Node | None:
-        """Of a list: every entry."""
+        """Entry type of a list."""
         return self._node(self.schema["items"]) if "items" in self.schema else None
 
     @cached_property
     def values(self) -> Node | None:
-        """Of a map: every value."""
+        """Value type of a map."""
         schema = self.schema.get("additionalProperties")
         # A section has it too, as False: no further fields.
         return self._node(schema) if schema else None
 
     def child(self, part: str | int) -> Node | None:
-        """Return what stands at a key or a position; None where nothing may."""
+        """Return the position at a key or index; None if nothing may be there."""
         return self.entries if isinstance(part, int) else self.fields.get(part, self.values)
 
     def walk(self, path: str) -> Iterator[tuple[str, str]]:
@@ -93,5 +93,5 @@ class Node:
 
 @cache
 def job_node() -> Node:
-    """Return the place at which a whole job stands."""
+    """Return the position of a whole job."""
     return Node.root(BertPretrainJob)

@@ -69,7 +69,7 @@ takes a fifth, and too high a rate costs more than too low a one."""
 
 
 def largest_batch(spec: JobSpec) -> int:
-    """Return the largest sequences per optimizer step of a job's pretrain stages; 0 without any."""
+    """Return the largest globalBatchSize of a job's pretrain stages; 0 without any."""
     return max((stage.pretrain.global_batch_size for stage in spec.stages if stage.pretrain is not None), default=0)
 
 
@@ -87,12 +87,12 @@ def choose_optimizer(batch: int) -> OptimizerName:
 
 
 def name_optimizer(spec: JobSpec) -> JobSpec:
-    """Return the same job with its optimizer named."""
+    """Return the job with its default optimizer filled in."""
     return with_optimizer(spec, optimizer_of(spec))
 
 
 def with_optimizer(spec: JobSpec, name: OptimizerName) -> JobSpec:
-    """Return the same job with this optimizer."""
+    """Return the job with this optimizer."""
     return spec.model_copy(update={"optimizer": spec.optimizer.model_copy(update={"name": name})})
 
 

@@ -27,7 +27,7 @@ Name = Annotated[str, Field(min_length=1, max_length=40, pattern=NAME_PATTERN)]
 
 
 class Section(BaseModel):
-    """A part of the job: unknown fields are refused, values are taken as they are and never change."""
+    """Base of all sections: unknown fields are refused, values are not coerced, instances are frozen."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -41,12 +41,12 @@ class Section(BaseModel):
 
 @cache
 def keys_of(kind: type[Section]) -> dict[str, str]:
-    """Return by field what YAML calls it."""
+    """Return the YAML key of each field."""
     return {name: field.alias or name for name, field in kind.model_fields.items()}
 
 
 def sections_in(annotation: Any) -> tuple[type[Section], ...]:
-    """Return the sections that a type names, whatever it makes of them."""
+    """Return the section types that a type annotation mentions."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return (annotation,)
     return tuple(kind for part in get_args(annotation) for kind in sections_in(part))

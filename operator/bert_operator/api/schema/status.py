@@ -309,7 +309,7 @@ class JobStatus(_Part):
 
 
 def needs_newer_operator(status: Mapping[str, Any], *, own: str) -> str | None:
-    """Return the release that a job needs; None if this one, ``own``, can continue it."""
+    """Return the operator release that a job needs; None if this one, ``own``, can continue it."""
     wanted = status.get("minOperatorVersion")
     if wanted is None or _numbers(str(wanted)) <= max(_numbers(own), _numbers(OLDEST_OPERATOR)):
         return None
