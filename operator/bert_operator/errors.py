@@ -24,7 +24,7 @@ EXIT_BAD_INPUT = 2
 
 
 class OperatorError(Exception):
-    """The work cannot continue until a person acts."""
+    """An error that needs a person's action."""
 
     exit_code = EXIT_FAILED
 
@@ -40,13 +40,13 @@ class OperatorError(Exception):
 
 
 class InputError(OperatorError):
-    """What the user wrote is wrong; a retry without a change cannot help."""
+    """Invalid input; retrying without a change cannot help."""
 
     exit_code = EXIT_BAD_INPUT
 
 
 class DocumentError(InputError):
-    """The file is missing, is not YAML, means different things to different readers, or is not one job."""
+    """The file is missing, is not YAML, is ambiguous between YAML versions, or does not hold one job."""
 
 
 class LaunchError(InputError):
@@ -73,7 +73,7 @@ _MAX_VALUE = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One mistake in a job. All four parts are text for people; ``path`` is in kubectl's notation."""
+    """One mistake in a job: ``path`` in kubectl's notation, and what was found, is allowed and to do, as text."""
 
     path: str
     got: str

@@ -10,7 +10,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows, where the client of a cluste
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file as a whole: whoever reads it meanwhile sees what was there, or all of the new. Raises OSError."""
+    """Replace a file atomically: readers see the old or the new content. Raises OSError."""
     # A name that nobody can guess, made anew (O_EXCL): no link lies in wait under it. The mode is the umask's.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:

@@ -23,12 +23,12 @@ _UNSEEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """Return text with U+FFFD for each sign that is not drawn; tabs and line feeds stay."""
+    """Replace characters that are not displayed by U+FFFD; tabs and line feeds stay."""
     return text if text.isascii() and text.isprintable() else _UNSEEN.sub("\ufffd", text)
 
 
 def sanitize(text: str) -> str:
-    """Return lines of a log for a terminal: with their colours, and nothing else that controls one.
+    """Return log lines that are safe for a terminal: colours stay, other control sequences are removed.
 
     A program may print whatever it likes, such as sequences that rewrite earlier lines or set the clipboard. Of a
     progress bar that goes back to the beginning of its line, the last state is shown.

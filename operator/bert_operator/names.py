@@ -36,7 +36,7 @@ def is_managed_elsewhere(spec: object) -> bool:
 
 
 class JobRef(NamedTuple):
-    """Which job; the only thing that is used as a key."""
+    """Namespace and name of a job; used as a key."""
 
     namespace: str
     name: str

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from bert_operator.api.schema.status import JobStatus
-from bert_operator.cluster.blockers import SCHEDULER_SILENCE_S, SILENCE_S, classify_refusal, find_blocker, steady
+from bert_operator.cluster.blockers import (
+    SCHEDULER_SILENCE_S,
+    SILENCE_S,
+    classify_refusal,
+    find_blocker,
+    normalize_message,
+)
 from bert_operator.cluster.object_summaries import read_child, read_pod
 from bert_operator.cluster.observation import observe_child
 from bert_operator.cluster.settings import DEFAULT_TRAINER_IMAGE
@@ -457,7 +463,7 @@ def test_a_refusal_is_classified_by_its_message(message: str, reason: str) -> No
     ],
 )
 def test_what_differs_from_try_to_try_is_left_out_and_nothing_said_twice(said: str, told: str) -> None:
-    assert steady(said) == told
+    assert normalize_message(said) == told
 
 
 def test_a_pod_that_no_scheduler_has_looked_at_is_told_with_the_schedulers_name() -> None:

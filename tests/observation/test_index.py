@@ -331,7 +331,7 @@ def test_a_child_that_others_relabel_stays_with_the_job_that_is_on_record() -> N
     assert index.put_child(child) == JobRef(NAMESPACE, "other")
     name, uid = child["metadata"]["name"], child["metadata"]["uid"]
     child["metadata"]["resourceVersion"] = "6"
-    assert index.find_again(child, ChildRecord("demo", "job-uid", "MPIJob", name, uid, "training", 1)) == DEMO
+    assert index.restore_child(child, ChildRecord("demo", "job-uid", "MPIJob", name, uid, "training", 1)) == DEMO
     assert [(each.uid, each.version) for each in index.own_children(DEMO, "job-uid")] == [(uid, 6)]
     assert index.count()["children"] == 1
     assert index.drop(child) == DEMO
@@ -344,7 +344,7 @@ def test_a_job_of_an_mpi_job_s_name_takes_nothing_from_it(owner: str) -> None:
     index, child, pod = Index(), child_document(version=5), pod_document()
     record = ChildRecord("demo", "job-uid", "MPIJob", "demo-a1", child["metadata"]["uid"], "training", 1)
     index.put_job(job())
-    index.find_again(child, record)
+    index.restore_child(child, record)
     index.put_pod(pod)
     planted = child_document(uid="planted", owner=owner, version=6) | {"kind": "Job"}
     index.put_child(planted)

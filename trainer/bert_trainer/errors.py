@@ -36,7 +36,7 @@ PEER_ENDED = "Another rank has ended; its own message says why"
 
 
 class TrainerError(Exception):
-    """The run cannot continue, and the user's input is not the cause."""
+    """The run cannot continue, for a reason other than the user's input."""
 
     exit_code = EXIT_FAILED
 
@@ -55,7 +55,7 @@ class InputError(TrainerError):
 
 
 class WrongMPI(InputError):
-    """The image does not hold the MPI that the job names."""
+    """The image does not contain the MPI that the job names."""
 
 
 class WrongWorld(InputError):
@@ -87,7 +87,7 @@ class OutOfDeviceMemory(InputError):
 
 
 class TrainingUnhealthy(TrainerError):
-    """Training has gone wrong, and the policy is to stop, or what else it allows is used up."""
+    """Training is unstable, and the policy is to stop, or its other actions are exhausted."""
 
 
 class DataUnreadable(InputError):
@@ -104,7 +104,7 @@ class FencedError(TrainerError):
 
 
 class RanksDisagree(TrainerError):
-    """Ranks have made different things of the same step: memory or a device of one of them is not to be trusted."""
+    """Ranks computed different results for the same step: the memory or device of one of them is faulty."""
 
     exit_code = EXIT_INFRASTRUCTURE
 

@@ -27,7 +27,7 @@ from bert_operator.doctor.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class Check:
-    """One check."""
+    """A check: its name, its function and what it needs to read."""
 
     name: str
     """By which people and tests call it."""
@@ -41,7 +41,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one check."""
+    """Result of one check."""
 
     check: str
     """Its name."""
@@ -91,7 +91,7 @@ PREFLIGHT = (
 
 
 def examine(snapshot: Snapshot, checks: tuple[Check, ...] = CHECKS) -> list[Outcome]:
-    """Make every check, and say of those that could not look what they would need."""
+    """Run all checks; for those that could not read what they need, name it."""
     return [_examine(snapshot, check) for check in checks]
 
 

@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, reader: Reader) -> Report:
-    """Read the cluster and make all checks; ``namespace`` of the arguments, if any, narrows what belongs to jobs.
+    """Read the cluster and run all checks. ``namespace`` of the arguments limits what belongs to jobs.
 
     Raises:
         Refused: The API server does not answer, or does not know who asks.
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace, reader: Reader) -> Report:
 
 
 def ask_rights(reader: Reader, rights: Iterable[Right]) -> dict[Right, bool]:
-    """Return which rights the person has; those of which the API server says nothing are left out."""
+    """Return the user's permissions; those for which the API server gives no answer are left out."""
     wanted = list(rights)
     with ThreadPoolExecutor(THREADS) as pool:
         answers = pool.map(lambda right: _may(reader, right), wanted)

@@ -22,7 +22,7 @@ _WAITING = (None, "Pending")
 
 @dataclass(frozen=True)
 class Demand:
-    """What the pods of one job need, or of those that a profile is for."""
+    """Resources that the pods of one job need, or those that a profile is for."""
 
     owner: str
     """``job namespace/name``, or ``profile name``: as messages call it."""
@@ -50,12 +50,12 @@ class Demand:
     """What Pod Security standards have a word on: (path, strictest standard that allows it)."""
 
     def pods(self) -> int:
-        """Return how many pods it has at one time; several workers have a launcher."""
+        """Return the maximum number of concurrent pods; several workers have a launcher."""
         return self.workers + 1 if self.workers > 1 else 1
 
 
 def find_demands(snapshot: Snapshot) -> Iterator[Demand]:
-    """Yield what every job asks that is not over, and every profile."""
+    """Yield the demand of every active job and every profile."""
     profiles = snapshot.profiles()
     settings = snapshot.settings.document if snapshot.settings else {}
     for name, profile in profiles.items():
@@ -139,7 +139,7 @@ def _resources(spec: Json) -> Json:
 
 
 def worker_requests(spec: Json) -> dict[str, Fraction]:
-    """Return what a worker that trains asks for by resource: CPUs, memory in bytes, devices by their names."""
+    """Return a training worker's requests by resource: CPUs, memory in bytes, devices by name."""
     resources = _resources(spec)
     slots = _count(spec.get("slotsPerWorker"))
     found: dict[str, Fraction] = {}

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     ERROR = "error"
     """Jobs, or some of them, do not run."""
@@ -19,7 +19,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found."""
+    """A problem found by a check."""
 
     level: Level
     """How bad it is."""
@@ -32,15 +32,15 @@ class Finding:
 
 
 def error(problem: str, why: str, remedy: str) -> Finding:
-    """Return a finding of that level."""
+    """Return a finding of level error."""
     return Finding(Level.ERROR, problem, why, remedy)
 
 
 def warning(problem: str, why: str, remedy: str) -> Finding:
-    """Return a finding of that level."""
+    """Return a finding of level warning."""
     return Finding(Level.WARNING, problem, why, remedy)
 
 
 def note(problem: str, why: str, remedy: str) -> Finding:
-    """Return a finding of that level."""
+    """Return a finding of level note."""
     return Finding(Level.NOTE, problem, why, remedy)

@@ -37,7 +37,7 @@ KUEUE_KEY = "controller_manager_config.yaml"
 
 @dataclass(frozen=True)
 class Source:
-    """Where objects of one kind are."""
+    """API path of the objects of one kind."""
 
     root: str
     """``api/v1`` or ``apis/GROUP/VERSION``."""
@@ -56,7 +56,7 @@ class Source:
         return f"/{self.root}{place}/{self.plural}" + (f"/{quote(self.name)}" if self.name else "")
 
     def right(self, namespace: str) -> str:
-        """Return what somebody needs to read it."""
+        """Return the permission needed to read it."""
         group = self.root.split("/")[1] if self.root.startswith("apis/") else ""
         scope = f" in the namespace {namespace}" if namespace and self.is_scoped else ""
         what = f"{self.plural}{f'.{group}' if group else ''}{f' {self.name}' if self.name else ''}"
@@ -93,7 +93,7 @@ OPTIONAL = frozenset({"operator metrics"})
 
 
 def gather(reader: Reader, *, namespace: str = "", is_before: bool = False) -> Snapshot:
-    """Return what can be read of a cluster.
+    """Read a snapshot of a cluster, as far as permissions allow.
 
     Args:
         reader: How.
@@ -133,7 +133,7 @@ def gather(reader: Reader, *, namespace: str = "", is_before: bool = False) -> S
 
 
 def read(reader: Reader, source: Source, namespace: str) -> Listing:
-    """Return the objects of a source, or the right that they need."""
+    """Return the objects of a source, or the missing permission."""
     path = source.path(namespace)
     try:
         if source.name:

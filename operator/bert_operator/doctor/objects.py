@@ -21,14 +21,14 @@ SHOWN = 3
 
 
 def some(names: Iterable[str], shown: int = SHOWN) -> str:
-    """Return the first few names, and how many more there are; each once, in their order."""
+    """Return the first few distinct names and the number of others, in order."""
     found = list(dict.fromkeys(names))
     listed = ", ".join(found[:shown])
     return f"{listed} and {len(found) - shown} more" if len(found) > shown else listed
 
 
 def dig(document: Any, *keys: str | int) -> Any:
-    """Return what is at a path of keys and indices; None where any of it is missing or of another kind."""
+    """Return the value at a path of keys and indices; None if any part is missing or of another type."""
     for key in keys:
         if isinstance(key, int):
             document = document[key] if isinstance(document, list) and len(document) > key else None
@@ -76,7 +76,7 @@ def containers(pod_spec: Json) -> Iterator[Json]:
 
 
 def template_of(workload: Json) -> Json:
-    """Return the pod's spec of a Deployment or DaemonSet."""
+    """Return the pod spec of a Deployment or DaemonSet."""
     return mapping(workload, "spec", "template", "spec")
 
 
@@ -98,7 +98,7 @@ def release_of(version: str) -> tuple[int, int, int] | None:
 
 
 def amount(text: Any) -> Fraction:
-    """Return a quantity of Kubernetes (``500m``, ``64Gi``, ``1e3``) as a number; 0 where it is none."""
+    """Parse a Kubernetes quantity (``500m``, ``64Gi``, ``1e3``) as a number; 0 if invalid."""
     found = _AMOUNT.fullmatch(str(text))
     if found is None:
         return Fraction(0)
@@ -106,7 +106,7 @@ def amount(text: Any) -> Fraction:
 
 
 def render_amount(resource: str, value: Fraction) -> str:
-    """Return an amount as people write it: GiB for memory and disk, else a plain number."""
+    """Format an amount for people: GiB for memory and disk, else a plain number."""
     if resource in {"memory", "ephemeral-storage"} or resource.startswith("hugepages-"):
         return f"{float(value / 1024**3):.4g}Gi"
     return f"{float(value):g}"

@@ -9,7 +9,7 @@ UNAUTHORIZED = 401
 
 
 class Refused(Exception):
-    """The API server, or the way there, gave no object. ``status``: its HTTP status, 0 where no answer came."""
+    """The request failed. ``status``: HTTP status, 0 without a response."""
 
     def __init__(self, status: int, message: str) -> None:
         """Keep the server's words."""
@@ -18,7 +18,7 @@ class Refused(Exception):
 
 
 class Reader(Protocol):
-    """Three requests, none of which changes anything; each raises Refused. Called from several threads at once."""
+    """Read-only access to an API server; each method raises Refused. Must be thread-safe."""
 
     def get(self, path: str) -> Any:
         """Return what is at a path of the API server: decoded JSON, or text where it is none."""

@@ -19,7 +19,7 @@ _MAX_CHARACTERS = 500
 
 @dataclass(frozen=True)
 class Report:
-    """What all checks have found."""
+    """Results of all checks."""
 
     outcomes: Sequence[Outcome]
     """In the order in which they are shown."""
@@ -30,16 +30,16 @@ class Report:
 
     @property
     def unseen(self) -> list[Outcome]:
-        """Checks that could not look."""
+        """Checks that could not read what they need."""
         return [outcome for outcome in self.outcomes if outcome.missing]
 
     @property
     def exit_code(self) -> int:
-        """0: nothing worse than a warning was found, and every check has looked. 1: else."""
+        """0 if every check ran and found nothing worse than a warning, else 1."""
         return WRONG if self.count(Level.ERROR) or self.unseen else FINE
 
     def lines(self, colour: bool = False) -> list[str]:
-        """Return the report for people: errors first, then warnings, notes, what was not looked at, and a sum."""
+        """Return the report for people: errors, warnings, notes, checks that did not run, and a summary."""
         shown: list[str] = []
         for level in Level:
             for outcome in self.outcomes:
@@ -56,12 +56,12 @@ class Report:
         return [*shown, self.summary()]
 
     def summary(self) -> str:
-        """Return the last line."""
+        """Return the summary line."""
         counts = [_counted(self.count(level), level.value) for level in Level]
         return f"{len(self.outcomes)} checks: {', '.join(counts)}; {len(self.unseen)} {_NOT_LOOKED_AT}"
 
     def document(self) -> dict[str, Any]:
-        """Return the same for programs."""
+        """Return the report as a JSON document."""
         found = [
             {
                 "check": outcome.check,

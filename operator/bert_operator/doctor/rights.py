@@ -14,7 +14,7 @@ from bert_operator.doctor.snapshot import Snapshot
 
 
 class Right(NamedTuple):
-    """One verb on one resource, ``jobs/status`` and the like included."""
+    """A verb on a resource or subresource such as ``jobs/status``."""
 
     group: str
     resource: str
@@ -27,7 +27,7 @@ class Right(NamedTuple):
 
 
 def find_missing(snapshot: Snapshot, account: str, namespace: str, needed: Iterable[Right], where: str) -> list[Right]:
-    """Return the rights that an account lacks.
+    """Return the permissions that an account lacks.
 
     Args:
         snapshot: With roles and bindings.

@@ -25,7 +25,7 @@ SETTINGS_KEY = "settings.yaml"
 
 @dataclass(frozen=True)
 class Listing:
-    """Objects of one kind, or why they are not known."""
+    """Objects of one kind, or why they could not be read."""
 
     items: tuple[Json, ...] = ()
     """Of a kind; of a single object one, or none where it does not exist."""
@@ -35,7 +35,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A configuration that somebody has written as YAML."""
+    """A configuration in YAML, parsed."""
 
     source: str
     """The ConfigMap: ``namespace/name``."""
@@ -47,7 +47,7 @@ class Parsed:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A cluster, as far as it could be seen."""
+    """State of a cluster, as far as it could be read."""
 
     listings: Mapping[str, Listing] = field(default_factory=dict)
     """By the names of ``gathering.SOURCES``, and those that follow from them."""
@@ -75,7 +75,7 @@ class Snapshot:
         return self.listings.get(kind, Listing()).items
 
     def own_jobs(self) -> list[Json]:
-        """Return the jobs that the operator here carries out: what others ask for they ask of other clusters."""
+        """Return the jobs managed by this cluster's operator; others run in other clusters."""
         return [job for job in self.items("jobs") if not is_managed_elsewhere(job.get("spec"))]
 
     def one(self, kind: str) -> Json | None:
@@ -101,7 +101,7 @@ class Snapshot:
         return kueue_manager_of(self.items("deployments"))
 
     def watched_namespaces(self) -> tuple[str, ...]:
-        """Return where the operator works; empty: everywhere."""
+        """Return the namespaces that the operator watches; empty: all."""
         named: list[str] = []
         for operator in self.operators():
             for container in containers(template_of(operator)):

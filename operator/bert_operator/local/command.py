@@ -46,7 +46,7 @@ _LIST_TIMEOUT_S = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOptions:
-    """What the command line adds to the job."""
+    """Command-line options that are not part of the job."""
 
     hostfile: Path | None = None
     ranks_per_node: int | None = None
@@ -134,7 +134,7 @@ def _command_line() -> str:
 
 
 def keep_started_optimizer(job: BertPretrainJob, output: Path) -> BertPretrainJob:
-    """Return a job that names no optimizer with that of the run which it resumes; another release may have chosen it.
+    """Return a job without an optimizer name with that of the run it resumes, which another release may have chosen.
 
     Args:
         job: A valid job.
@@ -232,7 +232,7 @@ class _Starter:
 
 
 def rank_command_prefix(job: BertPretrainJob, programs: Programs, binding: Binding | None) -> tuple[str, ...]:
-    """Return the program that ranks are started through, with its options; empty if the job needs none."""
+    """Return the wrapper program that ranks are started through, with its options; empty if none is needed."""
     cpu, options = job.spec.cpu, tuple[str, ...]()
     if binding is not None:
         options = ("--sockets", str(cpu.sockets), "--numa-nodes", str(cpu.numa_nodes))
@@ -257,7 +257,7 @@ def _read_hosts(hostfile: Path | None) -> tuple[str, ...]:
 def fit_to_machines(
     job: BertPretrainJob, hosts: tuple[str, ...], ranks_per_node: int | None, programs: Programs
 ) -> BertPretrainJob:
-    """Return the job with the machines and ranks of the command line, and with this machine's sockets and threads.
+    """Return the job with the hosts and ranks of the command line, and this machine's sockets and threads.
 
     The job's sockets, NUMA nodes, threads and CPUs describe the nodes of its cluster. Other hosts are assumed to be
     like this machine; every rank checks that.
@@ -292,7 +292,7 @@ def _without_cpus(spec: JobSpec) -> dict[str, Any]:
 def fit_preparation_to_machines(
     job: BertPretrainJob, hosts: tuple[str, ...], launcher: LauncherName, programs: Programs
 ) -> BertPretrainJob:
-    """Return the job with its data prepared by one process here, or by the hosts of a host file under Open MPI.
+    """Return the job with data prepared by one process here, or on the hosts of a host file with Open MPI.
 
     One process uses all cores of a machine, and its shards are byte for byte those of any number of workers.
     """

@@ -47,10 +47,10 @@ _TASK_METRICS = frozenset(metric for metrics in TASK_METRICS.values() for metric
 
 
 class Display(Protocol):
-    """Where output goes."""
+    """Output of a job."""
 
     def show(self, line: str, record: ProgressRecord | None, *, from_rank: bool = True) -> None:
-        """Show a line of a child.
+        """Show a line of a child's output.
 
         Args:
             line: As it came.
@@ -59,7 +59,7 @@ class Display(Protocol):
         """
 
     def end_attempt(self, told: str) -> None:
-        """Show what was held back of a child that has ended. told: why it did, in a remark; empty for none."""
+        """Show output that was held back until the child ended. told: the reason for its end in a remark, or empty."""
 
     def note(self, text: str) -> None:
         """Show a remark of the operator."""

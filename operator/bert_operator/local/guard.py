@@ -31,7 +31,7 @@ _KERNEL_PARENTS = (0, 2)  # of Linux's kernel threads, which have no environment
 
 @contextlib.contextmanager
 def guarded(folder: Path) -> Iterator[None]:
-    """While the block runs, processes whose termination record lies in this folder die with this process."""
+    """Kill the processes whose termination record is in this folder if this process dies inside the block."""
     command = [sys.executable, "-P", __file__, str(folder)]
     nothing = subprocess.DEVNULL
     # A session of its own: a signal to the terminal's foreground group (Ctrl-C), or to our process group, must not kill
@@ -47,7 +47,7 @@ def guarded(folder: Path) -> Iterator[None]:
 
 
 def kill_all(look: Callable[[], tuple[list[psutil.Process], bool]]) -> None:
-    """Kill processes until none is found, for at most ten seconds. look: as ``find_members``.
+    """Kill processes repeatedly until none is found, for at most ten seconds. look: as ``find_members``.
 
     In a loop: a process may fork between being listed and being killed.
     """
@@ -65,7 +65,7 @@ def kill_all(look: Callable[[], tuple[list[psutil.Process], bool]]) -> None:
 def find_members(
     is_marked: Callable[[str], bool], session: int | None, since_s: float
 ) -> tuple[list[psutil.Process], bool]:
-    """Return the living processes of a session or with a mark, and whether there can be no others.
+    """Return the live processes of a session or with a marker, and whether the search was complete.
 
     Args:
         is_marked: Takes the value of ``BERT_TERMINATION_LOG``.

@@ -56,7 +56,7 @@ _GLOO_EXIT = re.compile(r"^(?:Process \d+ exit with status code (-?\d{1,9})\.|Ex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Which machines ranks run on. No hosts: all of them on this machine."""
+    """Hosts that ranks run on; empty: this machine."""
 
     ranks: int
     ranks_per_node: int
@@ -67,7 +67,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """What ranks are bound to."""
+    """Binding of ranks to sockets, NUMA nodes or cores."""
 
     place: Literal["core", "socket", "numa"]
     ranks_per_place: int
@@ -82,7 +82,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A child that can be started."""
+    """Command line and environment of a child."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -96,7 +96,7 @@ class Launch:
 def choose_collectives(
     option: Collectives | None, asked: Collectives | None, ranks: int, programs: Programs
 ) -> Collectives | None:
-    """Return what ranks sum gradients with; None: the run configuration's own default, Horovod.
+    """Return the library for collectives; None: the run configuration's default, Horovod.
 
     Nobody who asks for neither needs Horovod: where it is not installed, several ranks take torch.distributed.
 
@@ -159,7 +159,7 @@ def _choose_torchrun(choice: MpiChoice, placement: Placement, programs: Programs
 
 
 def choose_binding(cpu: CpuSpec, placement: Placement, cores: int) -> Binding | None:
-    """Return what ranks are bound to; None if the job asks for nothing, or for more than the machine has.
+    """Return the binding of ranks; None if the job sets none, or the machine is too small.
 
     A job for a cluster's nodes has to run on a laptop, too.
 
@@ -175,7 +175,7 @@ def choose_binding(cpu: CpuSpec, placement: Placement, cores: int) -> Binding | 
 
 
 def fit_environment(variables: Mapping[str, str], binding: Binding | None, *, threads: int) -> dict[str, str]:
-    """Return the variables that follow from a job, without those that this machine is too small for.
+    """Return the environment variables that follow from a job, without those unsuitable for this machine.
 
     threads: Most threads per rank.
     """
@@ -220,7 +220,7 @@ def build_environment(
 
 
 def threads_per_rank(cores: int, ranks_on_this_machine: int) -> int:
-    """Divide the cores among the ranks: more threads than cores slow all of them down."""
+    """Return the cores divided by the ranks; more threads than cores slow down all ranks."""
     return max(1, cores // ranks_on_this_machine)
 
 

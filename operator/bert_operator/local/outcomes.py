@@ -23,7 +23,7 @@ class JobOutcome:
 
 
 def exit_code(outcome: JobOutcome) -> int:
-    """Return 0 done, 1 failed, 2 bad input, 128 + n stopped by signal n (130 after Ctrl-C)."""
+    """Return the exit code: 0 done, 1 failed, 2 bad input, 128 + n stopped by signal n (130 after Ctrl-C)."""
     if outcome.status.phase == "Succeeded":
         return EXIT_SUCCEEDED
     if outcome.status.phase == "Stopped":

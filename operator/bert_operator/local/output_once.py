@@ -32,7 +32,7 @@ _MORE_FRAMES = re.compile(
 
 
 class OutputOnce:
-    """The output of one child, line by line."""
+    """Deduplicates the output of one child, line by line."""
 
     def __init__(self) -> None:
         """Nothing was seen yet."""
@@ -43,7 +43,7 @@ class OutputOnce:
         self._is_ending = self._has_rank_spoken = False
 
     def take(self, line: str, *, from_rank: bool = True) -> list[str]:
-        """Return the lines to show now. from_rank: False where the launcher itself wrote it."""
+        """Add a line and return the lines to show now. from_rank: False if the launcher itself wrote it."""
         if not from_rank:
             self._of_launcher.append(line)
             return []
@@ -60,12 +60,12 @@ class OutputOnce:
         return shown
 
     def take_reason(self, message: str) -> None:
-        """Take the reason for an end out of a record."""
+        """Add the reason for the end from a termination record."""
         self._has_rank_spoken = self._is_ending = True
         self._held += message.splitlines()
 
     def end(self, told: str) -> list[str]:
-        """Return what is left to show, now that the child has ended.
+        """Return the remaining lines to show after the child's end.
 
         told: The reason for the end as the executor tells it; empty for none.
         """
@@ -116,6 +116,6 @@ def _worth_showing(frame: list[str]) -> list[str]:
 
 
 def find_last_message(lines: Iterable[str]) -> str:
-    """Return the last line that may say why a child has ended; empty for none."""
+    """Return the last line that may explain why a child ended; empty for none."""
     lines = [line for line in without_frames(lines) if line.strip(" -=") and not _GREETING.match(line)]
     return lines[-1] if lines else ""

@@ -19,7 +19,7 @@ _SYSFS = Path("/sys/devices/system")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
-    """What children are started with. ``prepare`` and ``train`` take ``--config FILE``."""
+    """Programs that children are started with. ``prepare`` and ``train`` take ``--config FILE``."""
 
     prepare: tuple[str, ...]
     train: tuple[str, ...]

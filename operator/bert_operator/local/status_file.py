@@ -34,7 +34,7 @@ class StatusFile:
         }
 
     def write(self, status: JobStatus) -> None:
-        """Replace what is there. Where that fails later on, as on a full disk, the job goes on.
+        """Replace the file. Later failures, such as a full disk, do not end the job.
 
         Raises:
             LaunchError: It cannot be written for the first time.

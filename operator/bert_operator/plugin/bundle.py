@@ -112,7 +112,7 @@ the trainer's own records; of anything else that was printed there is nothing.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """What was read of a job."""
+    """Data read for a support bundle."""
 
     job: Job
     objects: Sequence[Json] = ()
@@ -213,5 +213,5 @@ def _write(document: Any, indent: int | None = 1) -> str:
 
 
 def names_in(numbers: Numbers) -> Iterable[str]:
-    """Return lines that say which number stands for which name: for whoever has made the bundle, not in it."""
+    """Return the legend from numbers to names, for the bundle's author only."""
     return (f"{number} is {name}" for number, name in numbers.listed())

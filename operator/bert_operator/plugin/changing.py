@@ -35,7 +35,7 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def set_suspend(kubectl: Kubectl, name: str, *, suspend: bool, dry_run: DryRun | None = None) -> tuple[Job, bool]:
-    """Ask for a job to be stopped, or to go on; return it, and whether that changes anything.
+    """Suspend or resume a job; return it, and whether that changed anything.
 
     Args:
         kubectl: The way to the cluster.
@@ -146,7 +146,7 @@ def _try_creating(kubectl: Kubectl, text: str) -> None:
 
 
 def delete(kubectl: Kubectl, name: str, *, wait: bool, dry_run: DryRun | None = None) -> Job:
-    """Delete a job with its pods; return what it was.
+    """Delete a job with its pods; return it as it was.
 
     Args:
         kubectl: The way to the cluster.

@@ -14,7 +14,7 @@ Colours = Literal["auto", "always", "never"]
 
 @dataclass(slots=True)
 class Console:
-    """Where a verb writes."""
+    """Output streams of a verb."""
 
     output: TextIO = field(default_factory=lambda: sys.stdout)
     remarks: TextIO = field(default_factory=lambda: sys.stderr)
@@ -25,7 +25,7 @@ class Console:
 
     @property
     def ink(self) -> Ink:
-        """How results may be written."""
+        """Formatting that standard output supports."""
         ink = detect_terminal(self.output)
         return ink if self.colours == "auto" else replace(ink, colours=self.colours == "always")
 
@@ -46,7 +46,7 @@ class Console:
         print(text, file=self.remarks, flush=True)  # noqa: T201 - the place where remarks are printed
 
     def wait(self, text: str, state: str | None = None) -> None:
-        """Say what is waited for: on a terminal in one line that changes, elsewhere in a line for each state.
+        """Show what a verb waits for: one changing line on a terminal, elsewhere a line per state.
 
         Args:
             text: The line.
@@ -64,7 +64,7 @@ class Console:
         self._waiting = shown
 
     def clear(self) -> None:
-        """Take the changing line away."""
+        """Remove the changing line."""
         if self._waiting and self.remarks.isatty():
             self.remarks.write("\r\033[K")
             self.remarks.flush()

@@ -15,7 +15,7 @@ from bert_operator.plugin.kubectl import Kubectl
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The surroundings of a verb."""
+    """What every verb gets: kubectl, console and clock."""
 
     kubectl: Kubectl = field(default_factory=Kubectl)
     console: Console = field(default_factory=Console)
@@ -25,7 +25,7 @@ class Context:
 
     @property
     def where(self) -> str:
-        """The options that lead further commands to the same cluster and namespace, with a blank before each."""
+        """Options that select the same cluster and namespace in further commands, each preceded by a blank."""
         return self.kubectl.where
 
 
@@ -54,7 +54,7 @@ keeps them.
 
 
 def common_options(*, is_again: bool = False) -> argparse.ArgumentParser:
-    """Return the options that every verb takes, as a parent of its parser; they are kubectl's own.
+    """Return a parent parser with the options common to all verbs; they are kubectl's own.
 
     is_again: They may stand before the verb already, and count unless they are given once more.
     """
@@ -75,7 +75,7 @@ def common_options(*, is_again: bool = False) -> argparse.ArgumentParser:
 
 
 def parser_group(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Return the group of options that lead to the cluster."""
+    """Return the option group for selecting the cluster."""
     return parser.add_argument_group("cluster")
 
 

@@ -19,7 +19,7 @@ EXIT_INTERRUPTED = 130
 
 
 class ApiRefused(OperatorError):
-    """kubectl could not do what was asked: the API server refused it, or gave no answer."""
+    """kubectl failed: the API server refused the request or did not respond."""
 
     def __init__(self, message: str, *, status: int = 0, hint: str | None = None) -> None:
         """Build the text. status: of the answer in HTTP; 0: there was none."""
@@ -34,10 +34,10 @@ class NoSuchObject(ApiRefused):
 
 
 class Unreachable(OperatorError):
-    """The job has ended, or gone, in another way than the one that was waited for."""
+    """The job has ended or was deleted, so that the awaited state can no longer be reached."""
 
 
 class WaitTimeout(OperatorError):
-    """What was waited for did not happen before the deadline."""
+    """The awaited state was not reached in time."""
 
     exit_code = EXIT_TIMEOUT

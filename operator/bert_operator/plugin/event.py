@@ -9,7 +9,7 @@ from bert_operator.plugin.job import Json, last_seen_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that has happened to an object, as often as it has."""
+    """A Kubernetes Event."""
 
     last_seen_s: float | None
     """When it happened last, in seconds since 1970; None where the Event has no time."""

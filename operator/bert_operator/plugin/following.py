@@ -36,7 +36,7 @@ _RANK = re.compile(r"\[([0-9]+)\] ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSelection:
-    """Which lines of a job's log."""
+    """Selection of lines of a job's log."""
 
     rank: int | None = None
     """Of this rank alone; None: all."""
@@ -52,7 +52,7 @@ class LogSelection:
 
 @dataclass(slots=True)
 class Stream:
-    """What of one pod's log has been passed on."""
+    """Position in one pod's log."""
 
     second: int | None = None
     """Of the newest line, since 1970; None before the first."""
@@ -62,12 +62,12 @@ class Stream:
     """Those that the present connection may bring once more."""
 
     def connect(self) -> str | None:
-        """Expect the lines of the newest second once more; return that, from which the log is asked for again."""
+        """Prepare for a reconnect: return the second to resume from, whose lines will come once more."""
         self._again = self._recent.copy()
         return None if self.second is None else render_time(self.second)
 
     def is_new(self, line: str) -> bool:
-        """Tell whether a line was not passed on yet, and remember it. line: with its timestamp."""
+        """Return whether a line is new, and remember it. line: with its timestamp."""
         if self._again[line] > 0:
             self._again[line] -= 1
             return False

@@ -87,70 +87,70 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the job."""
         return str(self.metadata.get("name"))
 
     @property
     def namespace(self) -> str:
-        """Its namespace."""
+        """Namespace of the job."""
         return str(self.metadata.get("namespace"))
 
     @property
     def uid(self) -> str:
-        """What tells it from a namesake."""
+        """UID of the job."""
         return str(self.metadata.get("uid"))
 
     @property
     def phase(self) -> str:
-        """Where it stands; ``Unseen``: no operator has looked at it yet. ``Elsewhere``: none here will."""
+        """Phase; ``Unseen``: no operator has handled it yet. ``Elsewhere``: another cluster's operator does."""
         return str(self.status.get("phase") or ("Elsewhere" if self.is_managed_elsewhere else "Unseen"))
 
     @property
     def is_managed_elsewhere(self) -> bool:
-        """Whether another controller than the operator of this cluster carries it out."""
+        """Whether a controller other than this cluster's operator manages it."""
         return is_managed_elsewhere(self.spec)
 
     @property
     def why(self) -> str:
-        """Why it is in its phase: name and sentence, or that nobody has said anything."""
+        """Reason and message of its phase."""
         if self.reason:
             return f"{self.reason}: {self.message}"
         return "left to spec.managedBy" if self.is_managed_elsewhere else "no operator has looked at it yet"
 
     @property
     def reason(self) -> str:
-        """Why it is in its phase, as a name."""
+        """Reason of its phase."""
         return str(self.status.get("reason") or "")
 
     @property
     def message(self) -> str:
-        """Why it is in its phase, as a sentence."""
+        """Message of its phase."""
         return str(self.status.get("message") or "")
 
     @property
     def attempt(self) -> int:
-        """The newest attempt; 0: none yet."""
+        """Number of the newest attempt; 0: none yet."""
         return int(self.status.get("attempt") or 0)
 
     @property
     def attempt_text(self) -> str:
-        """The newest attempt, and which run of it where a queue has let it go on: ``attempt 1, run 3``."""
+        """The newest attempt, with its run if a queue resumed it: ``attempt 1, run 3``."""
         run = int(self.status.get("attemptRun") or 1)
         return f"attempt {self.attempt}" + (f", run {run}" if run > 1 else "")
 
     @property
     def is_suspended(self) -> bool:
-        """Whether the spec asks for it to be stopped."""
+        """Whether the spec suspends it."""
         return bool((self.spec.get("runPolicy") or {}).get("suspend"))
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing changes any more."""
+        """Whether its phase is terminal."""
         return self.phase in TERMINAL_PHASES
 
     @property
     def is_stale(self) -> bool:
-        """Whether the status is about an older spec than the one that is there now."""
+        """Whether the status is older than the current spec."""
         if self.is_managed_elsewhere:
             return False  # it may be that of a copy in another cluster, whose generations are counted there
         observed = self.status.get("observedGeneration")
@@ -168,7 +168,7 @@ class Job:
 
     @property
     def created_s(self) -> float:
-        """When it was created, in seconds since 1970."""
+        """Creation time in seconds since 1970."""
         return time_of(self.metadata.get("creationTimestamp")) or 0.0
 
     def condition(self, kind: str) -> Json:
@@ -176,23 +176,23 @@ class Job:
         return next((item for item in self.status.get("conditions") or () if item.get("type") == kind), {})
 
     def figures(self) -> dict[str, str]:
-        """Return every figure of the newest report, by name."""
+        """Return all figures of the newest report by name."""
         return {str(item.get("name")): str(item.get("value")) for item in self.progress.get("metrics") or ()}
 
     def findings(self) -> list[Json]:
-        """Return the conditions that somebody has to know of."""
+        """Return the conditions that need attention."""
         found = (self.condition(kind) for kind in SHOWN_FIRST)
         return [item for item in found if item.get("status") == "True"]
 
     def stages(self) -> list[Stage]:
-        """Return the stages in their order with what has become of each."""
+        """Return the stages in order, with their state."""
         stages = [(str(stage.get("name")), kind_of(stage)) for stage in self.spec.get("stages") or ()]
         states = _states([name for name, _ in stages], [kind for _, kind in stages], self)
         return [Stage(name=name, kind=kind, state=state) for (name, kind), state in zip(stages, states, strict=True)]
 
 
 def kind_of(stage: Json) -> str:
-    """Return what a stage of a spec is: the name of its only section."""
+    """Return the kind of a stage: its only section."""
     return next((key for key in ("prepare", "pretrain", "evaluate", "finetune", "export") if key in stage), "?")
 
 
@@ -275,7 +275,7 @@ def read_records(lines: Iterable[str], job: Job) -> list[ProgressRecord]:
 
 
 def metric_row(record: ProgressRecord, attempt: int = 0) -> dict[str, str | float] | None:
-    """Return a report as a row of a table; None for any other record. attempt: where the record names none."""
+    """Return a report as a table row; None for any other record. attempt: used if the record names none."""
     if record.event != "progress" or record.stage is None:
         return None
     row: dict[str, str | float] = {"attempt": record.attempt or attempt, "stage": record.stage}

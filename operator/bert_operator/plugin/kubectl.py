@@ -61,7 +61,7 @@ _MAX_LINES_AHEAD = 1000
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A kubectl that has ended."""
+    """Result of a kubectl process."""
 
     code: int
     output: str
@@ -80,16 +80,16 @@ class Kubectl:
 
     @property
     def where(self) -> str:
-        """The options that lead further commands to the same cluster and namespace, with a blank before each."""
+        """Options that select the same cluster and namespace in further commands, each preceded by a blank."""
         namespace = ("-n", self.namespace) if self.namespace else ()
         return "".join(f" {shlex.quote(word)}" for word in (*namespace, *self.options))
 
     def within(self, namespace: str | None) -> Kubectl:
-        """Return the same for another namespace."""
+        """Return kubectl for another namespace."""
         return replace(self, namespace=namespace)
 
     def run(self, *words: str, given: str | None = None) -> Ended:
-        """Run it to its end, whatever that is.
+        """Run a command and wait for its end, whatever its exit code.
 
         Args:
             words: What stands behind ``kubectl`` and the options.
@@ -105,7 +105,7 @@ class Kubectl:
         return Ended(ended.returncode, ended.stdout, ended.stderr)
 
     def call(self, *words: str, given: str | None = None) -> str:
-        """Return what it prints.
+        """Return the output of a command.
 
         Raises:
             ApiRefused: It failed; NoSuchObject where the server knows no such object.
@@ -126,7 +126,7 @@ class Kubectl:
 
     @contextlib.contextmanager
     def lines(self, *words: str) -> Iterator[LineStream]:
-        """Run it in the background and read what it prints line by line; it is ended with the block."""
+        """Run a command in the background and read its lines; it is stopped at the end of the block."""
         with _found(self.program):
             process = subprocess.Popen(
                 self._command(words),
@@ -164,7 +164,7 @@ class Kubectl:
 
 
 class LineStream:
-    """What a kubectl in the background prints."""
+    """Output lines of a kubectl process in the background."""
 
     def __init__(self, process: subprocess.Popen[bytes], words: Sequence[str]) -> None:
         """Begin to read, in threads: a pipe that nobody reads would stop kubectl."""
@@ -191,13 +191,13 @@ class LineStream:
             yield line
 
     def expect_success(self) -> None:
-        """Wait for its end. Raises ApiRefused if it failed."""
+        """Wait for the process. Raises ApiRefused if it failed."""
         if self._process.wait():
             self._readers[1].join()
             raise explain(self._words, "".join(self._errors))
 
     def close(self) -> None:
-        """End it, if it has not ended."""
+        """Stop the process if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()

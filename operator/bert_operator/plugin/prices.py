@@ -19,7 +19,7 @@ _LINE = re.compile(r"""(?P<name>"[^"]+"|'[^']+'|[^\s:#"']+)\s*:\s+(?P<value>[^#]
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """A price table."""
+    """Hourly prices by resource."""
 
     of_an_hour: Mapping[str, float]
     """By resource; memory by GiB."""
@@ -28,7 +28,7 @@ class Prices:
 
 
 def parse_prices(words: Iterable[str], table: str | None = None, *, source: str = "") -> Prices:
-    """Return the prices of a command line, over those of a table.
+    """Return the prices of the command line, which override those of a table.
 
     Args:
         words: ``RESOURCE=PRICE`` each.

@@ -19,7 +19,7 @@ _VERSIONS = ("v1beta2", "v1beta1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePlace:
-    """How many others are before a job."""
+    """Position of a job in its queue."""
 
     queue: str
     """Its LocalQueue."""
@@ -29,12 +29,12 @@ class QueuePlace:
     """Workloads in the ClusterQueue, other namespaces' among them."""
 
     def document(self) -> Json:
-        """Return the same for programs."""
+        """Return the position as a JSON document."""
         return {"name": self.queue, "before": self.before, "beforeInCluster": self.before_in_cluster}
 
 
 def read_place(kubectl: Kubectl, job: Job, queue: object) -> QueuePlace | None:
-    """Return where a job stands in its queue, of which queue is the name; None where Kueue does not tell.
+    """Return a job's position in its Kueue queue; None if Kueue does not report it. queue: its name.
 
     Raises:
         ApiRefused: Kueue may not be asked, or does not answer.

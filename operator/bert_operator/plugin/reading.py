@@ -20,7 +20,7 @@ _TAIL = 4000
 
 
 def read_job(kubectl: Kubectl, name: str) -> Job:
-    """Return a job. Raises InputError (no name of an object), NoSuchObject, ApiRefused."""
+    """Return a job. Raises InputError for an invalid name, NoSuchObject, ApiRefused."""
     check_name(name)
     return Job(kubectl.read("get", JOBS, name))
 
@@ -69,7 +69,7 @@ def read_pods_of(kubectl: Kubectl, job: Job) -> list[Pod]:
 
 
 def gather_status(kubectl: Kubectl, name: str, now_s: float, where: str = "") -> StatusData:
-    """Return everything that a status is made of; what may not be read is left out and named.
+    """Return all data for the status screen; what cannot be read is left out and named.
 
     Raises:
         NoSuchObject: There is no such job.
@@ -150,5 +150,5 @@ def read_metrics(kubectl: Kubectl, job: Job) -> list[dict[str, str | float]]:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says, without its hint."""
+    """Return an error's message without its hint."""
     return str(error).partition("\n")[0]

@@ -20,7 +20,7 @@ _MAX_AT_ONCE = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelatedObjects:
-    """A job's objects."""
+    """Objects that belong to a job."""
 
     objects: Sequence[Json]
     missing: Sequence[str]
@@ -28,7 +28,7 @@ class RelatedObjects:
 
 
 def read_related_objects(kubectl: Kubectl, job: Job) -> RelatedObjects:
-    """Return the objects of a job: by their label, and launchers, which have none of ours, by name."""
+    """Return the objects of a job: by label, and launchers, which lack our label, by name."""
     kubectl = kubectl.within(job.namespace)
     missing: list[str] = []
 
@@ -66,7 +66,7 @@ def read_events(kubectl: Kubectl, job: Job) -> list[Json]:
 
 
 def is_about(event: Json, job: Job) -> bool:
-    """Tell whether an Event is about a job or what came of it; children that are gone are known by their names."""
+    """Return whether an Event is about a job or its objects; deleted children are recognized by name."""
     about = event.get("involvedObject") or event.get("regarding") or {}
     name, kind = str(about.get("name")), about.get("kind")
     if kind == "BertPretrainJob":

@@ -18,13 +18,13 @@ Cell = str | tuple[str, Colour]
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """How text is written: with colours or without, with signs beyond ASCII or without."""
+    """Text formatting: with or without colours and non-ASCII characters."""
 
     colours: bool = False
     unicode: bool = True
 
     def paint(self, text: str, colour: Colour) -> str:
-        """Return text in a colour. Never the only carrier of a meaning: it may be left out."""
+        """Colour text. The colour must not be the only carrier of meaning."""
         return f"\033[{_CODES[colour]}m{text}\033[0m" if self.colours and text else text
 
     def bar(self, share: float, width: int) -> str:
@@ -34,7 +34,7 @@ class Ink:
         return full * filled + empty * (width - filled)
 
     def sparkline(self, values: Sequence[float], width: int) -> str:
-        """Return values as a line of small columns, each the mean of its part of them; empty for none."""
+        """Return values as a line of small columns, each the mean of a section; empty for none."""
         means = shorten(values, width)
         if not means:
             return ""
@@ -44,7 +44,7 @@ class Ink:
         return "".join(levels[round((value - low) * scale)] for value in means)
 
     def sign(self, wanted: str, instead: str) -> str:
-        """Return a sign, or what stands for it in ASCII."""
+        """Return a symbol, or its ASCII substitute."""
         return wanted if self.unicode else instead
 
 
@@ -52,14 +52,14 @@ PLAIN = Ink()
 
 
 def detect_terminal(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Ink:
-    """Return what can be written to a stream: colours on terminals alone, and not with NO_COLOR (no-color.org)."""
+    """Return what a stream supports: colours on terminals only, and not with NO_COLOR (no-color.org)."""
     is_terminal = stream.isatty() and environment.get("TERM") != "dumb"
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
     return Ink(colours=is_terminal and not environment.get("NO_COLOR"), unicode=encoding.startswith("utf"))
 
 
 def width_of(stream: TextIO) -> int:
-    """Return the columns of a terminal; 100 where a stream is none."""
+    """Return the columns of a terminal; 100 if the stream is none."""
     return shutil.get_terminal_size((100, 24)).columns if stream.isatty() else 100
 
 
@@ -73,7 +73,7 @@ def shorten(values: Sequence[float], width: int) -> list[float]:
 
 
 def printable(text: object) -> str:
-    """Return text on one line in which nothing controls a terminal: programs and pods may say anything."""
+    """Return text on one line without terminal control sequences."""
     return "".join(sign if sign.isprintable() else " " for sign in str(text))
 
 

@@ -36,7 +36,7 @@ _UNITS_S = {None: 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """What is waited for."""
+    """A state to wait for."""
 
     text: str
     """As it was asked for."""
@@ -45,7 +45,7 @@ class Awaited:
 
 
 def parse_awaited(text: str) -> Awaited:
-    """Return what a word stands for. Raises InputError."""
+    """Return the state that a word names. Raises InputError."""
     form, sign, value = text.partition("=")
     by_name = {phase.lower(): phase for phase in _PHASES}
     if not sign and form.lower() in by_name:
@@ -91,7 +91,7 @@ def parse_duration(text: str) -> float:
 def watch_job(
     kubectl: Kubectl, name: str, *, until_s: float | None = None, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[Job | None]:
-    """Yield a job as it is now, then after each change, and None once it is deleted; a watch that ends begins again.
+    """Yield a job now and after each change, and None once deleted; the watch is restarted if it ends.
 
     Args:
         kubectl: The way to the cluster.
@@ -141,7 +141,7 @@ def wait_for(
     tell: Callable[[Job], None] = lambda job: None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Job | None:
-    """Return the job once what is awaited holds; None where that is its deletion.
+    """Return the job once the awaited state is reached; None if that is its deletion.
 
     A status that is about an older spec counts for nothing: right after ``suspend`` a job is still Running.
 

@@ -29,7 +29,7 @@ class Waiting(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A container of others, whose end made its pod fail."""
+    """A container not of the operator whose end made its pod fail."""
 
     container: str
     exit_code: int
@@ -40,12 +40,12 @@ class Ended(NamedTuple):
 
 
 def find_trainer(containers: Any) -> Document:
-    """Return the trainer's of a list of containers, or of their states; empty where it is in none."""
+    """Return the trainer's entry in a list of containers or container states; empty if absent."""
     return next((item for item in _items(containers) if item.get("name") == CONTAINER), {})
 
 
 def find_waiting(pod: Document) -> Waiting | None:
-    """Return what keeps a pod from starting: init containers come first, then the trainer's, then those beside it."""
+    """Return what keeps a pod from starting, in the order: init containers, trainer, other containers."""
     status = pod.get("status") or {}
     inits, ordinary = _items(status.get("initContainerStatuses")), _items(status.get("containerStatuses"))
     trainer, others = find_trainer(ordinary), [item for item in ordinary if item.get("name") != CONTAINER]
@@ -58,7 +58,7 @@ def find_waiting(pod: Document) -> Waiting | None:
 
 
 def find_foreign_end(pod: Document) -> Ended | None:
-    """Return the container of others that failed first in a pod: an init container before an ordinary one."""
+    """Return the first injected container that failed in a pod; init containers come first."""
     status, lasting = pod.get("status") or {}, set(_lasting(pod))
     for field, is_init in (("initContainerStatuses", True), ("containerStatuses", False)):
         for item in _items(status.get(field)):
@@ -69,7 +69,7 @@ def find_foreign_end(pod: Document) -> Ended | None:
 
 
 def list_unended_beside(pod: Document) -> list[str]:
-    """Return the ordinary containers of others that run, or wait to: the pod does not end with the trainer.
+    """Return the injected containers that still run or wait: the pod does not end with the trainer.
 
     Those that are init containers and go on running are ended by kubelet.
     """

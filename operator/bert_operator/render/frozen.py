@@ -41,7 +41,7 @@ _MAY_DIFFER = frozenset({"contract_version", "delete_after_success"})
 
 @dataclass(frozen=True, kw_only=True)
 class Frozen:
-    """The input from which every attempt of a job is rendered."""
+    """Frozen configuration: the input from which every attempt of a job is rendered."""
 
     job: BertPretrainJob
     """With its image and its number of ranks resolved."""
@@ -54,17 +54,17 @@ class Frozen:
 
     @cached_property
     def document(self) -> Document:
-        """The spec, as it is written."""
+        """The spec as it is stored."""
         return spec_document(self.job)
 
     @cached_property
     def spec_hash(self) -> str:
-        """Of the spec without runPolicy, which may change."""
+        """Hash of the spec without runPolicy, which may change."""
         return self.found_hash or _hash_of(self.document)
 
 
 def freeze(job: BertPretrainJob, *, default_image: str) -> Frozen:
-    """Resolve the defaults that depend on the cluster, or may be others in another release.
+    """Resolve the defaults that depend on the cluster or the operator's release.
 
     The job has passed ``cluster_problems`` and has a uid.
     """
@@ -146,7 +146,7 @@ def _write_by_section(document: Document) -> str:
 
 
 def owner_reference(frozen: Frozen) -> Document:
-    """Return what makes the job the controlling owner of a child."""
+    """Return the ownerReference that makes the job the controller of a child."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -174,7 +174,7 @@ def read_frozen(data: Mapping[str, str]) -> Document:
 
 
 def thaw(document: Document, data: Mapping[str, str]) -> Frozen:
-    """Return what a ConfigMap was rendered from, with the current runPolicy of the job's document.
+    """Return a frozen configuration from its ConfigMap, with the current runPolicy of the job's document.
 
     Raises:
         InvalidJob: This release cannot read the spec.

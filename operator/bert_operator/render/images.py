@@ -74,7 +74,7 @@ def find_digest(image: str, image_id: str, pull_policy: str) -> str | None:
 
 
 def by_digest(image: str, digested: str | None, pull_policy: str | None) -> str:
-    """Return what to run in place of an image: the same by digest, if that is known and of the same repository."""
+    """Return an image by digest, if the digest is known and of the same repository, else unchanged."""
     usable = digested is not None and "@" not in image and pull_policy != _NEVER
     return digested if digested is not None and usable and is_of_same_repository(digested, image) else image
 

@@ -28,7 +28,7 @@ _AT_ONCE = frozenset({FailureReason.DEVICE_UNHEALTHY, FailureReason.POD_REJECTED
 
 
 def find_bad_nodes(failures: Iterable[Failure]) -> tuple[str, ...]:
-    """Return the nodes that were sick or refused a pod, or whose pods failed first in two attempts; the newest last."""
+    """Return nodes that were unhealthy, refused a pod, or failed first in two attempts; the newest last."""
     failures = tuple(failures)
     blamed = [
         failure.node

@@ -18,7 +18,7 @@ STORAGE_PATIENCE_S = 86_400.0
 
 
 def since_checkpoint(failures: list[Failure]) -> list[Failure]:
-    """Return the failures since a checkpoint that went further than all before: what dies behind it made progress.
+    """Return the failures since the furthest reported checkpoint, after which the count starts again.
 
     Further, not other: an attempt that begins anew, or from an older checkpoint, saves steps that were saved before.
     A data build saves its finished parts. Whether a reported checkpoint exists: ``since_confirmed_progress``.
@@ -27,7 +27,7 @@ def since_checkpoint(failures: list[Failure]) -> list[Failure]:
 
 
 def since_confirmed_progress(failures: list[Failure]) -> list[Failure]:
-    """Return the failures since an attempt that began further than all before: what the one before it saved was there.
+    """Return the failures since an attempt resumed further than all before: earlier progress was really saved.
 
     Failures that an earlier release wrote down say nothing of where attempts began: their checkpoints are believed.
     """
@@ -39,7 +39,7 @@ def since_confirmed_progress(failures: list[Failure]) -> list[Failure]:
 
 
 def max_unconfirmed(retries: int) -> int:
-    """Return how many failures count until one attempt has to have resumed from what those before have reported.
+    """Return how many failures may rely on reported checkpoints before an attempt must have resumed from one.
 
     Twice as many as without any progress: an attempt may die before it tells where it has begun.
     """
@@ -47,7 +47,7 @@ def max_unconfirmed(retries: int) -> int:
 
 
 def since_long_run(failures: list[Failure]) -> list[Failure]:
-    """Return the failures since an attempt that ran for long: the next one follows those with a growing pause.
+    """Return the failures since an attempt that ran for long; they determine the back-off.
 
     Whatever they have reported: what a program prints costs it nothing, and each attempt costs the cluster a set of
     pods.
@@ -104,5 +104,5 @@ def num_counted(failures: list[Failure]) -> int:
 
 
 def is_storage(failure: Failure) -> bool:
-    """Return whether storage ended an attempt, and not by a mistake in the job."""
+    """Return whether a storage error that is not the user's mistake ended the attempt."""
     return failure.reason == FailureReason.STORAGE_FAILED and failure.kind == "Infrastructure"

@@ -13,7 +13,7 @@ from bert_operator.timestamps import parse_time
 
 
 def seconds_left(job: BertPretrainJob, previous: JobStatus, now_s: float) -> float | None:
-    """Return the seconds until ``activeDeadlineSeconds`` are over; None without that limit."""
+    """Return the seconds until ``activeDeadlineSeconds`` expires; None without a limit."""
     deadline_s = job.spec.run_policy.active_deadline_seconds
     if deadline_s is None:
         return None
@@ -23,7 +23,7 @@ def seconds_left(job: BertPretrainJob, previous: JobStatus, now_s: float) -> flo
 
 
 def seconds_to_start(job: BertPretrainJob, child: Child, now_s: float) -> float | None:
-    """Return the seconds until a child's pods have waited for ``startDeadlineSeconds``; None: they need not hurry."""
+    """Return the seconds until ``startDeadlineSeconds`` expires for a child's pods; None: no deadline applies."""
     deadline_s = job.spec.run_policy.start_deadline_seconds
     if deadline_s is None or child.state != "Pending" or child.stopping or child.waiting_since_s is None:
         return None
@@ -31,7 +31,7 @@ def seconds_to_start(job: BertPretrainJob, child: Child, now_s: float) -> float 
 
 
 def seconds_to_reach_workers(job: BertPretrainJob, observed: Observed, child: Child, now_s: float) -> float | None:
-    """Return the seconds until a launcher that waits for its workers is given up; None: it has them, or may wait.
+    """Return the seconds until a launcher that waits for workers fails; None: no deadline applies.
 
     The launcher itself cannot tell a worker without a node from one that does not answer, so it has no limit of its
     own. What counts is the time in which every pod ran.
@@ -51,7 +51,7 @@ def seconds_to_reach_workers(job: BertPretrainJob, observed: Observed, child: Ch
 
 
 def seconds_to_live(job: BertPretrainJob, ended: JobStatus, now_s: float) -> float | None:
-    """Return the seconds until an ended job is deleted; None: never."""
+    """Return the seconds until an ended job's TTL expires; None: never."""
     ttl_s = job.spec.run_policy.ttl_seconds_after_finished
     if ttl_s is None or ended.completion_time is None:
         return None

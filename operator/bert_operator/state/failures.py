@@ -177,7 +177,7 @@ def _has_trained(child: Child, observed: Observed, failures: Mapping[int, Failur
 
 
 def was_observed(observed: Observed) -> bool:
-    """Return whether the child of the newest attempt in the status was ever seen."""
+    """Return whether the child of the status' newest attempt was ever observed."""
     previous = observed.status
     records = (previous.child, observed.created)
     on_record = any(child is not None and child.attempt >= previous.attempt for child in records)

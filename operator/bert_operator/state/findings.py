@@ -12,7 +12,7 @@ from bert_operator.state.stragglers import describe_straggler
 def find_findings(
     observed: Observed, newest: Child | None, checkpoint: CheckpointStatus | None, next_grace_s: int
 ) -> dict[ConditionType, Finding]:
-    """Return what a running attempt goes on with.
+    """Return the findings of a running attempt by condition.
 
     Args:
         observed: What is seen of the job.

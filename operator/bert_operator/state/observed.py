@@ -27,7 +27,7 @@ ChildState = Literal["Pending", "Queued", "Running", "Succeeded", "Failed", "Sto
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocker:
-    """What keeps a child from being created or from running."""
+    """Reason why a child cannot be created or run."""
 
     reason: BlockerReason
     message: str
@@ -36,7 +36,7 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What is not as it should be while a child runs; it goes on."""
+    """A problem of a running child that does not end it."""
 
     reason: Reason
     message: str
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A launcher that writes nothing any more, although it promises to."""
+    """A launcher that has stopped writing keepalive records."""
 
     attempt: int
     seconds: int
@@ -54,7 +54,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """One attempt's child: a process group here, a Job or an MPIJob in a cluster."""
+    """The child of one attempt: a process group here, a Job or MPIJob in a cluster."""
 
     run: str
     attempt: int
@@ -106,7 +106,7 @@ class Child:
         return self.state in ("Pending", "Queued", "Running")
 
     def describe_hold(self) -> str:
-        """Return what keeps it although it is being deleted, and the next step."""
+        """Return why it still exists although it is being deleted, and the next step."""
         what = f"{self.ref.kind} {self.ref.name}" if self.ref is not None else "The child"
         return (
             f"{what} is held by the finalizer {', '.join(self.held_by)}. Next: have whoever set it take it away, or "
@@ -116,7 +116,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Everything that a plan depends on besides the job and the time."""
+    """All inputs of a plan except the job and the time."""
 
     status: JobStatus = JobStatus()
     """As last written; an empty one if it was lost, which is harmless."""
@@ -161,7 +161,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOutcome:
-    """How a child ended."""
+    """Outcome of a child."""
 
     state: Literal["Succeeded", "Failed", "Stopped"]
     exit_code: int | None
@@ -180,7 +180,7 @@ def read_termination_record(text: str | bytes) -> Mapping[str, Any] | None:
 
 
 def read_outcome(return_code: int, record: Mapping[str, Any] | None) -> ChildOutcome:
-    """Return how a child ended.
+    """Return the outcome of a child from exit code and termination record.
 
     Args:
         return_code: Of the launcher, as a shell or Python's subprocess has it: 128 + n and -n mean signal n.

@@ -47,7 +47,7 @@ SAME_TIME_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do, in this order: write the status, stop and remove children, create a child, delete the job."""
+    """Actions, in this order: write the status, stop and remove children, create a child, delete the job."""
 
     status: JobStatus
     stop: tuple[Child, ...] = ()
@@ -73,7 +73,7 @@ class _Step:
 
 
 def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
-    """Decide what comes next.
+    """Plan the next actions for a job.
 
     Args:
         job: A valid job.

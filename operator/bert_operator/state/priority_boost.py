@@ -19,7 +19,7 @@ BOOST_ANNOTATION = "kueue.x-k8s.io/priority-boost"
 
 
 def find_unsaved_s(progress: ProgressRecord | None, checkpoint: ProgressRecord | None) -> float:
-    """Return the seconds of work that a preemption would throw away, at worst.
+    """Return the seconds of work that a preemption would lose, at most.
 
     Args:
         progress: The newest record of the running attempt; None before its first step, when nothing can be lost.
@@ -33,7 +33,7 @@ def find_unsaved_s(progress: ProgressRecord | None, checkpoint: ProgressRecord |
 
 
 def choose_boost(unsaved_s: float, after_s: Sequence[float]) -> int:
-    """Return how much a job is spared: 1 for each of these ages, ascending, that its unsaved work has reached."""
+    """Return the priority boost: 1 for each of these ages (ascending) that the unsaved work has reached."""
     return sum(unsaved_s >= bound_s for bound_s in after_s)
 
 

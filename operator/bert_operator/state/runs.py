@@ -53,7 +53,7 @@ class ChildSpec:
 
 
 def run_placement(spec: JobSpec, run: str) -> RunPlacement:
-    """Return the workers and ranks of a run. Preparation on one worker runs as one rank with a process pool."""
+    """Return the workers and ranks of a run. Preparation on one worker is one rank with a process pool."""
     if run != PREPARE_RUN:
         return RunPlacement(workers=spec.workers, slots=spec.ranks_per_worker)
     prepare = next((stage.prepare for stage in spec.stages if stage.prepare is not None), None)

@@ -45,7 +45,7 @@ _WHILE_RUNNING = (BlockerReason.POD_NOT_READY, BlockerReason.POD_HELD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The job's phase, and why."""
+    """Phase of the job, with reason and message."""
 
     phase: Phase
     reason: Reason
@@ -55,7 +55,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a job from its children and its last status."""
+    """Known facts about a job, from its children and its last status."""
 
     namespace: str
     """The job's."""

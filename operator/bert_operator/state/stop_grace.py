@@ -22,7 +22,7 @@ wait for it."""
 def raise_grace(
     given_s: int, raised_s: int | None, checkpoint: CheckpointStatus | None, max_s: int | None
 ) -> int | None:
-    """Return the grace period that the next attempt gets at least; None: as the job says.
+    """Return the minimum grace period in seconds of the next attempt; None: as the job says.
 
     Args:
         given_s: What the job says.
@@ -40,7 +40,7 @@ def raise_grace(
 
 
 def is_enough(grace_s: int, needed_s: int) -> bool:
-    """Tell whether pods with this grace period can save."""
+    """Return whether the grace period is long enough for pods to save."""
     return needed_s <= MAX_SHARE * grace_s
 
 

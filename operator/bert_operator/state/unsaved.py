@@ -15,7 +15,7 @@ _UNITS = (
 
 
 def describe_unsaved(spec: JobSpec, run: str, stage: str | None, ran_s: int) -> str:
-    """Return why an attempt that was taken away had saved nothing, and what helps; empty where that is not known.
+    """Return why an ended attempt had saved nothing, and what to change; empty if unknown.
 
     Args:
         spec: The job's.

@@ -47,7 +47,7 @@ _MAX_COUNT = 1 << 53
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where in the run a checkpoint was taken."""
+    """Position in the run at which a checkpoint was taken."""
 
     stage_index: int
     stage: str
@@ -77,18 +77,18 @@ class Position:
 
     @property
     def stage_finished(self) -> bool:
-        """True for the checkpoint at a stage's end."""
+        """Whether the checkpoint is the one at a stage's end."""
         return self.step >= self.total_steps
 
     @property
     def folder_name(self) -> str:
-        """What the checkpoint's folder is called."""
+        """Name of the checkpoint's folder."""
         return f"{self.stage}-{self.step:08d}"
 
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """Steps that a run leaves out for ever, since it has gone back to before them. Counted from 1 in their stage."""
+    """A rollback: steps that a run skips for good after going back to before them. Counted from 1 in their stage."""
 
     stage_index: int
     stage: str
@@ -110,7 +110,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What has to be the same for a bit-identical resume."""
+    """Properties that must be equal for a bit-identical resume."""
 
     world_size: int
     precision: str
@@ -136,7 +136,7 @@ class Environment:
         collectives: str = "horovod",
         engine: str = "eager",
     ) -> Environment:
-        """Describe this process."""
+        """Return the environment of this process."""
         on_gpu, by_horovod = device.type == "cuda", collectives == "horovod"
         kernels = "none" if on_gpu else library.identity()
         if engine == "ort":
@@ -333,7 +333,7 @@ def manifest_sum(manifest: dict[str, Any]) -> str:
 
 
 def files_stamp(path: Path) -> object:
-    """Return what changes when one of a checkpoint's files is written or replaced."""
+    """Return a stamp that changes when one of a checkpoint's files is written or replaced."""
     stats = [(path / name).stat() for name in (MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE)]
     return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
 

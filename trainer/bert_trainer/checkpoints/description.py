@@ -29,7 +29,7 @@ _PUBLISHED_EPSILON = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is beside the weights: the model's sizes and the vocabulary."""
+    """Model sizes and vocabulary found beside weights."""
 
     model: ModelConfig
     model_file: Path
@@ -114,7 +114,7 @@ def read_settings(path: Path) -> WordPieceSettings | None:
 
 
 def with_settings_of(path: Path, vocabulary: Vocabulary) -> Vocabulary:
-    """Return a vocabulary with the settings that lie beside the weights at a path, where they say anything.
+    """Return a vocabulary with the tokenizer settings found beside weights, if any.
 
     Raises:
         InputError: as ``read_settings``; or what lies beside the vocabulary says something else.

@@ -43,7 +43,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What the runs of the stage came to, by the metric that chose the best one."""
+    """Summary of the stage's runs, by the metric that selected the best one."""
 
     metric: str
     best_seed: int
@@ -57,7 +57,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """What a card states of the fine-tuning."""
+    """Facts about the fine-tuning that the card states."""
 
     name: str
     """``mrpc``, for example."""

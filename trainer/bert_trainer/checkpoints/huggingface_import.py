@@ -69,7 +69,7 @@ def read_model_folder(path: Path, model: Bert) -> tuple[dict[str, Tensor], Calla
 
 @dataclass(frozen=True, slots=True)
 class Wrapping:
-    """What a file has before the names of a model's tensors: that of the program that wrapped it, or nothing."""
+    """Prefix of a model's tensor names in a file, from the program that wrapped the model; may be empty."""
 
     prefix: str
     """Of the encoder's names in a file of transformers, such as ``bert.``"""
@@ -82,7 +82,7 @@ class Wrapping:
 
     @classmethod
     def find(cls, path: Path, names: Iterable[str], architecture: str) -> Wrapping:
-        """Tell by where the token table stands; raises InputError where there are several encoders."""
+        """Detect the prefix by the token table's name. Raises InputError if there are several encoders."""
         prefix = f"{architecture}."
         found = [name.removesuffix(_TABLE) for name in names if f".{name}".endswith(f".{_TABLE}")]
         # Where nothing is found, all that is missing is named.
@@ -96,14 +96,14 @@ class Wrapping:
         return cls(prefix, root, root.removesuffix(prefix), _MODULES[architecture])
 
     def unwrap(self, name: str) -> str:
-        """Return what transformers calls a tensor of this file; one outside the model keeps its name."""
+        """Return the transformers name of a tensor in this file; one outside the model keeps its name."""
         rest = name.removeprefix(self.root)
         if name.startswith(self.root) and rest.partition(".")[0] in self.modules:
             return self.prefix + rest
         return name.removeprefix(self.outer)
 
     def spell(self, name: str) -> str:
-        """Return what this file calls a tensor of transformers' name."""
+        """Return the name in this file of a tensor with a transformers name."""
         if name.startswith(self.prefix):
             return self.root + name.removeprefix(self.prefix)
         return self.outer + name
@@ -128,7 +128,7 @@ def unwrap(path: Path, tensors: Mapping[str, Tensor], architecture: str) -> tupl
 
 
 def translate(tensors: Mapping[str, Tensor], model: Bert) -> dict[str, Tensor]:
-    """Return tensors of Hugging Face's names by ours."""
+    """Rename tensors from Hugging Face's names to ours."""
     architecture = model.config.architecture
     names = [name for name, _ in model.named_parameters()]
     if architecture == "bert":
@@ -138,7 +138,7 @@ def translate(tensors: Mapping[str, Tensor], model: Bert) -> dict[str, Tensor]:
 
 
 def is_foreign_head(name: str) -> bool:
-    """Return whether a tensor of transformers' name belongs to a part that stands behind the encoder and is not ours.
+    """Return whether a transformers tensor belongs to a head that is not one of ours.
 
     A parameter of a module outside the encoder and the heads of pretraining: those are whole, or refused.
     """
@@ -220,14 +220,14 @@ _READERS: Mapping[str, Callable[[Path], dict[str, Tensor]]] = MappingProxyType(
 
 
 def current_name(name: str) -> str:
-    """Return what transformers calls today what older conversions call otherwise."""
+    """Return the current transformers name for a name of older conversions."""
     stem, dot, ending = name.rpartition(".")
     is_norm = stem.lower().endswith("norm")
     return stem + _OLD_ENDINGS.get(dot + ending, dot + ending) if is_norm else name
 
 
 def without_copies(path: Path, tensors: Mapping[str, Tensor], model: Bert) -> dict[str, Tensor]:
-    """Return the tensors under today's names, without the copies of tied ones.
+    """Return the tensors under current names, without copies of tied weights.
 
     What is larger than the model's own is not compared with its copy: it fits no model of these sizes.
 

@@ -29,7 +29,7 @@ Row = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TrainedStage:
-    """What one pretraining stage has done."""
+    """Summary of one pretraining stage."""
 
     name: str
     sequence_length: int
@@ -48,7 +48,7 @@ class TrainedStage:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured with these weights, by an evaluate stage or after a pretrain stage; shares in [0, 1]."""
+    """Evaluation of these weights, by an evaluate stage or after a pretrain stage; shares in [0, 1]."""
 
     stage: str
     sequence_length: int
@@ -68,7 +68,7 @@ class Measurement:
 
     @property
     def samples_are(self) -> str:
-        """What was measured on, for people."""
+        """Description of the evaluated samples."""
         if self.part is None:
             return "held-out documents" if self.folder is None else f"held-out shards of {self.folder}"
         shards = "the training shards" if self.folder is None else f"the training shards of {self.folder}"
@@ -77,7 +77,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Everything that a card states."""
+    """Facts that a card states."""
 
     name: str
     form: str
@@ -122,7 +122,7 @@ NO_LICENCE = "Nothing is said here about the licence: it depends on that of the 
 
 
 def front_matter(metadata: Mapping[str, Any]) -> str:
-    """Return what a card begins with, as YAML."""
+    """Return the YAML front matter of a card."""
     return f"---\n{yaml.safe_dump(dict(metadata), sort_keys=False, allow_unicode=True, width=1000)}---"
 
 
@@ -133,7 +133,7 @@ def escape(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return text with everything unprintable as spaces, such as line breaks and changes of direction, and cut."""
+    """Return text on one line, cut, with unprintable characters as spaces."""
     kept = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text)
     line = " ".join(kept.split())
     return line if len(line) <= _MAX_NAME else line[: _MAX_NAME - 1] + "…"
@@ -229,7 +229,7 @@ def data_id(name: str) -> str:
 
 
 def training_table(stages: Sequence[TrainedStage]) -> str:
-    """Return what the pretraining stages did."""
+    """Return a table of the pretraining stages."""
     if not stages:
         return "The weights are those that the run began with."
     rows = [

@@ -56,11 +56,11 @@ _PUTS, _GETS = frozenset(("BINPUT", "LONG_BINPUT")), frozenset(("BINGET", "LONG_
 
 
 class RefusedPickle(Exception):
-    """What the pickle holds, in words that go on with "; allowed: "."""
+    """A pickle that is not loaded; the message continues with "; allowed: "."""
 
 
 def scan_pickles(pickles: IO[bytes], count: int = 1) -> None:
-    """Follow the operations of pickles that stand one after the other.
+    """Check the operations of consecutive pickles without executing them.
 
     Raises:
         RefusedPickle: they hold what no weights need.

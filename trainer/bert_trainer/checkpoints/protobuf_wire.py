@@ -51,7 +51,7 @@ def write_varint(value: int) -> bytes:
 
 
 def read_fields(message: bytes) -> Fields:
-    """Take a message apart, without looking into the messages within.
+    """Parse a message's fields; nested messages stay bytes.
 
     Raises:
         ValueError: a field is cut off, of a kind that is not read here, or one too many.

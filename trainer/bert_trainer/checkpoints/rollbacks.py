@@ -41,13 +41,13 @@ def read_rollbacks(output: Path) -> tuple[Rollback, ...]:
 
 
 def write_rollbacks(output: Path, rollbacks: Sequence[Rollback]) -> None:
-    """Replace the record; on the disk when this returns."""
+    """Write the record of rollbacks durably."""
     document: dict[str, Any] = {"rollbacks": [asdict(rollback) for rollback in rollbacks]}
     write_json_atomically(output / ROLLBACKS_FILE, document)
 
 
 def distrust_reason(checkpoint: Checkpoint, rollbacks: Sequence[Rollback]) -> str | None:
-    """Return why a run must not go on from a checkpoint of its own; None if it may."""
+    """Return why a run must not resume from one of its checkpoints; None if it may."""
     at = (checkpoint.position.stage_index, checkpoint.position.step)
     for rollback in rollbacks:
         if rollback not in checkpoint.rollbacks and at >= (rollback.stage_index, rollback.first_step):
@@ -56,14 +56,14 @@ def distrust_reason(checkpoint: Checkpoint, rollbacks: Sequence[Rollback]) -> st
 
 
 def merge_rollbacks(checkpoint: Checkpoint, rollbacks: tuple[Rollback, ...]) -> tuple[Rollback, ...]:
-    """Return the rollbacks that a record and a checkpoint of the same run hold together, oldest first."""
+    """Return the rollbacks of a record and a checkpoint of the same run, oldest first."""
     if set(checkpoint.rollbacks) <= set(rollbacks):
         return rollbacks
     return (*checkpoint.rollbacks, *(rollback for rollback in rollbacks if rollback not in checkpoint.rollbacks))
 
 
 def left_out_steps(rollbacks: Sequence[Rollback], stage_index: int) -> dict[int, str]:
-    """Return the steps of a stage that are left out, counted from 1, and why."""
+    """Return the skipped steps of a stage, counted from 1, with the reason."""
     return {
         step: rollback.message
         for rollback in rollbacks
@@ -73,7 +73,7 @@ def left_out_steps(rollbacks: Sequence[Rollback], stage_index: int) -> dict[int,
 
 
 def num_without_progress(rollbacks: Sequence[Rollback], to: tuple[int, int]) -> int:
-    """Return how many rollbacks in a row, the newest included, went to a checkpoint or to later ones.
+    """Return how many consecutive rollbacks, the newest included, went back to this checkpoint or a later one.
 
     to: index of the stage and step of the checkpoint. A newer one ends the row: the run got further than before.
     """

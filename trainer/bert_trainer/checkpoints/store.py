@@ -59,7 +59,7 @@ _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 def num_left_on_full_disk(keep: int) -> int:
-    """Return to how many checkpoints a full disk is pruned before the next write: those that would remain after it.
+    """Return how many checkpoints to keep when a full disk is pruned before the next write.
 
     At least one valid checkpoint stays throughout. keep: ``checkpoint.keep``.
     """
@@ -136,7 +136,7 @@ class CheckpointStore:
         self.raise_if_failed()
 
     def hurry(self) -> None:
-        """Wait for no volume any more: the attempt ends."""
+        """Stop retrying on volume errors: the attempt is ending."""
         self._hurries.set()
 
     def raise_if_failed(self) -> None:

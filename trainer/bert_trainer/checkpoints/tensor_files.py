@@ -133,7 +133,7 @@ def tensors_by_name(path: Path, content: Any, place: str = "") -> dict[str, Tens
 
 
 def scalar(where: str, value: object) -> object:
-    """Return what a tensor of one number holds, or anything else as it is.
+    """Return the number in a tensor of one element; anything else unchanged.
 
     Raises:
         InputError: a tensor without a number, such as one on no device.

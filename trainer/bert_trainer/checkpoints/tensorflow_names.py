@@ -45,7 +45,7 @@ def is_transposed(theirs: str) -> bool:
 
 
 def find_training_state(shapes: Mapping[str, Sequence[int]], ours: Iterable[str]) -> set[str]:
-    """Return the variables of a checkpoint that belong to the training, not to the model, whatever optimizer it had.
+    """Return the variables of a checkpoint that are optimizer or training state.
 
     What is named after another variable, with more behind it: its moments, its accumulated gradients. And single
     numbers outside the model: step counters, loss scales, powers of decay rates.
@@ -63,7 +63,7 @@ def find_training_state(shapes: Mapping[str, Sequence[int]], ours: Iterable[str]
 
 
 def is_foreign_variable(theirs: str) -> bool:
-    """Return whether a variable stands outside the encoder and the heads of pretraining: another task's head has."""
+    """Return whether a variable belongs neither to the encoder nor to the pretraining heads."""
     return not _is_ours(theirs) and not theirs.startswith("'")
 
 

@@ -47,7 +47,7 @@ _MAX_NAME = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A source's tensors, by our names; a tensor without a counterpart here keeps its own name."""
+    """Tensors of a weights file by our names; a tensor without a counterpart keeps its own name."""
 
     path: Path
     tensors: Mapping[str, Tensor]
@@ -71,7 +71,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class MatchedWeights:
-    """Tensors that fit the model, without padding rows."""
+    """Tensors that match the model's parameters, without padding rows."""
 
     tensors: Mapping[str, Tensor]
     fresh: Sequence[str]
@@ -162,7 +162,7 @@ def max_elements(model: Bert) -> int:
 
 
 def is_of_size(tensors: Mapping[str, Tensor], model: Bert, is_foreign: Callable[[str], bool]) -> bool:
-    """Return whether every tensor is one of the model's, by our names, and claims no more elements than that has.
+    """Return whether every tensor is a parameter of the model, by our names, and not larger than it.
 
     Of others' heads no more than the largest of the model's.
 
@@ -188,7 +188,7 @@ def _num_rows(tensor: Tensor | None) -> int:
 
 
 def by_our_names(theirs: Iterable[str], ours: Mapping[str, str]) -> dict[str, str]:
-    """Return a name for each of a source's: ours, or its own where it has no counterpart here.
+    """Map each of a source's tensor names to ours, or to itself without a counterpart.
 
     One that has none but is spelled like one of ours stands in quotes: whoever chose it must not choose a parameter.
 
@@ -201,7 +201,7 @@ def by_our_names(theirs: Iterable[str], ours: Mapping[str, str]) -> dict[str, st
 
 
 def copy_tensors(fitted: MatchedWeights, views: Mapping[str, Tensor]) -> None:
-    """Copy what fits into tensors of the model's shapes."""
+    """Copy matched tensors into tensors of the model's shapes."""
     for name, tensor in fitted.tensors.items():
         # The model's own padding rows, behind the last entry, stay zero.
         views[name][: len(tensor)].copy_(tensor)

@@ -86,7 +86,7 @@ def parse_run_config(document: Any, *, source: str = "run configuration") -> Run
 
 
 def resolve_model(config: RunConfig) -> RunConfig:
-    """Return the same with the model's sizes, read from its file if it is described by one.
+    """Return the configuration with the model's sizes, read from its file if it has one.
 
     Raises:
         InputError: the file cannot be read, describes no model, or one that the stages do not fit.
@@ -145,7 +145,7 @@ def parse_profile_steps(text: str) -> ProfileSteps:
 
 
 def find_problems(config: RunConfig) -> list[str]:
-    """Return every combination that cannot work, each as ``path: got; allowed; hint``."""
+    """Return every invalid combination as ``path: got; allowed; hint``."""
     return [
         # The operator's api/rules refuse the same before anything runs. These are for documents that people write, and
         # for those that another release has frozen.
@@ -161,7 +161,7 @@ def find_problems(config: RunConfig) -> list[str]:
 
 
 def find_model_problems(model: ModelConfig | ModelFile) -> list[str]:
-    """Return what of a model's sizes cannot work together."""
+    """Return invalid combinations of a model's sizes."""
     problems: list[str] = []
     if isinstance(model, ModelFile):
         return problems  # its sizes are not known yet
@@ -314,7 +314,7 @@ def _measurements(path: str, stage: Stage) -> Iterator[tuple[str, Evaluation | E
 
 
 def fits_tensorflow(model: ModelConfig | ModelFile) -> bool:
-    """Return whether code that reads TensorFlow's checkpoints computes this model."""
+    """Return whether TensorFlow 1 BERT code computes this model."""
     if isinstance(model, ModelFile):
         return True  # looked at again once the file is read: resolve_model
     return model.architecture == "bert" and model.layer_norm_eps == TENSORFLOW_LAYER_NORM_EPS

@@ -28,7 +28,7 @@ _OWN_FILES = ("train", "validation", "test", "labels")
 
 
 def find_finetune_problems(config: RunConfig) -> Iterator[str]:
-    """Yield every combination that cannot work."""
+    """Yield every invalid combination."""
     yield from _order_problems(config)
     for number, stage in enumerate(config.stages):
         if isinstance(stage, FinetuneStage):

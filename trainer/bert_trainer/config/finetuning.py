@@ -66,7 +66,7 @@ Epochs = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class TableColumns(Section):
-    """Columns of a table of one's own, or keys of its JSON Lines, by their names in the first line."""
+    """Columns of your own tables by name in the header line, or keys of JSON Lines."""
 
     text: str | None = None
     """Of ``classification`` and ``regression``: the text, or the first of a pair."""
@@ -88,7 +88,7 @@ class TableColumns(Section):
 
 
 class TaskData(Section):
-    """Where a task's files lie: a folder of official files, or files of one's own."""
+    """Files of a task: a folder of official files, or your own files."""
 
     folder: str | None = None
     """Of GLUE and SQuAD: the folder with the official files under their official names, or the one that holds it under
@@ -108,7 +108,7 @@ class TaskData(Section):
 
 
 class EarlyStopping(Section):
-    """When a run ends before its epochs."""
+    """Early stopping of a run."""
 
     patience: Positive
     """Evaluations in a row without improvement."""

@@ -17,7 +17,7 @@ Action = Literal["Report", "Skip", "Rollback", "Stop"]
 
 
 class HealthConfig(Section):
-    """Findings, what follows from each, and their limits."""
+    """Policies and thresholds of health findings."""
 
     on_unhealthy: Remedy | None = None
     """For every finding that has no policy of its own below. Empty: ``Stop`` for those that leave nothing to train
@@ -44,7 +44,7 @@ class HealthConfig(Section):
     """Rollbacks in a row to the same checkpoint, or to an earlier one; the next one stops the run."""
 
     def action(self, finding: FindingName) -> Action:
-        """Return what follows from a finding."""
+        """Return the action for a finding."""
         match finding:
             case "notFinite":
                 return self.on_not_finite or self.on_unhealthy or "Stop"

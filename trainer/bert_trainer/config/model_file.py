@@ -102,7 +102,7 @@ def read_activation(content: Mapping[str, Any], key: str) -> Any:
 
 
 def find_size_problems(model: ModelConfig) -> list[str]:
-    """Return what of a model's sizes no such file may hold: of a run that another has written."""
+    """Return model sizes that no such file may hold."""
     numbers = dict(_BERT_KEYS.values()) | {"vocab_pad_multiple": _PADDING}
     given = {field: getattr(model, field) for field in numbers}
     return [

@@ -29,7 +29,7 @@ class JobIdentity(Section):
 
 
 class WorldConfig(Section):
-    """What the launcher was asked to start; checked before the first step."""
+    """Requested ranks and hosts; checked before the first step."""
 
     ranks: Positive
     """Processes over all hosts, each of which trains on a share of every step's rows."""
@@ -105,7 +105,7 @@ class ReductionConfig(Section):
 
 
 class DatasetConfig(Section):
-    """Where shards and vocabulary lie."""
+    """Location of shards and vocabulary."""
 
     folder: str
     """Root that ``bert-data build`` writes and training reads."""
@@ -119,7 +119,7 @@ class DatasetConfig(Section):
 
 
 class InitialCheckpoint(Section):
-    """Where the first pretraining stage starts if the run has no checkpoint of its own to resume from."""
+    """Weights for the first pretraining stage, unless the run has a checkpoint to resume from."""
 
     path: str
     """``bert-trainer``: a checkpoint, or a checkpoints folder or output folder, of which the latest valid one is
@@ -144,7 +144,7 @@ class CheckpointConfig(CheckpointTimes):
 
 
 class LoggingConfig(Section):
-    """What is reported and how often."""
+    """Logging and metrics."""
 
     every_steps: Positive
     tensorboard: bool
@@ -168,12 +168,12 @@ class ProfileSteps(Section):
     """Whether every rank writes a trace; otherwise rank 0 alone."""
 
     def covers(self, stage: str, step: int) -> bool:
-        """Tell whether a step of a stage is traced."""
+        """Return whether a step of a stage is traced."""
         return self.first <= step <= self.last and self.stage in (None, stage)
 
 
 class RunConfig(Section):
-    """The whole document."""
+    """The run configuration."""
 
     # A setting may not change once a run has begun, unless output/run_folder.py names it (_MUTABLE).
     # CONTRACT_VERSION, which Literal does not take; parse_run_config has compared it before, with a message of its own.
@@ -223,11 +223,11 @@ class RunConfig(Section):
 
     @property
     def sizes(self) -> ModelConfig:
-        """The model by its sizes, once a file that describes it was read (``checks.resolve_model``)."""
+        """The model's sizes, after ``checks.resolve_model`` has read its file."""
         assert isinstance(self.model, ModelConfig), "the model's file is read before anything asks for sizes"
         return self.model
 
     @property
     def vocabulary_path(self) -> Path:
-        """Where the vocabulary is, given or built."""
+        """Path of the vocabulary, given or built."""
         return Path(self.dataset.vocabulary_file or Path(self.dataset.folder) / "vocab.txt")

@@ -26,7 +26,7 @@ from bert_trainer.config.section import (
 
 
 class Length(Section):
-    """How long a stage trains; exactly one is set."""
+    """Length of a stage; exactly one field is set."""
 
     # The operator renders the one that is set.
     steps: Positive | None = None
@@ -42,7 +42,7 @@ class DataRange(Section):
 
 
 class CheckpointTimes(Section):
-    """When periodic checkpoints are written."""
+    """Intervals of periodic checkpoints."""
 
     every_steps: Positive | None
     every_seconds: Positive | None
@@ -79,7 +79,7 @@ class Evaluation(Section):
 
 
 class Target(Section):
-    """The result that ends a stage before its length."""
+    """Target accuracy that ends a stage before its length."""
 
     masked_lm_accuracy: Annotated[float, Field(gt=0, le=1)]
     """Share of masked tokens predicted correctly in an evaluation."""
@@ -112,7 +112,7 @@ class CorpusConfig(Section):
 
 
 class PreparedLength(Section):
-    """Shards to make that no stage of the run reads."""
+    """A sequence length for which shards are built, though no stage of the run reads them."""
 
     sequence_length: Annotated[int, Field(ge=8)]
     """Tokens, [CLS] and both [SEP] included."""
@@ -172,12 +172,12 @@ class PrepareStage(Section):
 
     @property
     def all_corpora(self) -> tuple[CorpusConfig, ...]:
-        """What is read, however it was written."""
+        """The corpora, given in either form."""
         return self.corpora if self.text is None else (CorpusConfig(path=self.text),)
 
     @property
     def source(self) -> str:
-        """What is read, for messages."""
+        """Description of the corpora for messages."""
         return ", ".join(corpus.path for corpus in self.all_corpora)
 
 

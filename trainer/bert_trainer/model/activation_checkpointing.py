@@ -17,7 +17,7 @@ P = ParamSpec("P")
 
 
 def recomputed(compute: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Return a function of the same values and gradients that the backward pass computes again.
+    """Return a function with the same values and gradients whose activations are recomputed in the backward pass.
 
     Its generator is seeded for every call, or it draws from none.
     """

@@ -16,5 +16,5 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
-    """Return half precision as fp32, in which sums over a vocabulary or a row keep their digits; fp64 as it is."""
+    """Convert half precision to fp32 for sums over a vocabulary or row; fp64 stays."""
     return x if x.dtype == torch.float64 else x.float()

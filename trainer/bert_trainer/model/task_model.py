@@ -28,7 +28,7 @@ _DISTILBERT_DROPOUT: dict[Kind, float] = {"classification": 0.2, "regression": 0
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a task asks of the model."""
+    """Configuration of a task head."""
 
     kind: Kind
     num_outputs: int
@@ -61,7 +61,7 @@ class TaskModel(Encoder):
 
     @torch.no_grad()
     def load_encoder(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy what a pretrained model has of this one's parameters; the head stays as drawn.
+        """Copy the encoder's weights from a pretrained model; the head keeps its initialization.
 
         weights: by name, with the vocabulary's rows of padding; a pooler may be missing.
         """

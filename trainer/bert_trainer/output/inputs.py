@@ -28,7 +28,7 @@ _PLACES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Hashes, hexadecimal SHA-256."""
+    """Hashes of a run's inputs, hexadecimal SHA-256."""
 
     parts: dict[str, str]
     """By what they are of; a release by its version."""
@@ -37,7 +37,7 @@ class Inputs:
 
     @property
     def sha256(self) -> str:
-        """Of all parts."""
+        """Hash of all parts."""
         return _hash(self.parts)
 
 

@@ -28,7 +28,7 @@ _ENDS = ("succeeded", "failed", "stopped")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What the records say of one attempt, or of one run of it; what ended before its first record has none."""
+    """What the records say about one attempt, or one run of it."""
 
     uid: str
     number: int
@@ -47,7 +47,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything that is told about a run."""
+    """All facts about a run."""
 
     folder: Path
     config: RunConfig

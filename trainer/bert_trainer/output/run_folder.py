@@ -197,7 +197,7 @@ class RunFolder:
 
 
 def release_unused_claim(config: RunConfig, *, attempt: int) -> None:
-    """Take back the claim of a run that was refused for its input before it had saved anything.
+    """Release the claim of a run that was refused for its input before it had saved anything.
 
     Its records would refuse the corrected run in turn: as one that holds the folder, or as made with other settings.
     What a data build has finished stays, and the next one keeps what fits. Does nothing where the folder is not ours.
@@ -380,7 +380,7 @@ def _only_rounds(key: str, config: RunConfig) -> bool:
 
 
 def list_learnt_settings(config: RunConfig) -> dict[str, Any]:
-    """Return every setting that decides what is learnt, by its path, such as ``stages.0.global_batch_size``.
+    """Return every setting that affects the trained weights by path, such as ``stages.0.global_batch_size``.
 
     Those that may change between attempts do not: who runs it and where, how fast, how sums are rounded.
     """

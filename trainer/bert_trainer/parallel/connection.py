@@ -17,7 +17,7 @@ Collectives = Literal["horovod", "torch"]
 def connect(
     expected_ranks: int, expected_hosts: int, collectives: Collectives = "horovod", *, may_use_gpus: bool = True
 ) -> World:
-    """Join the other ranks and check that all of them are there.
+    """Join the other ranks and check that all are there.
 
     Args:
         expected_ranks: over all hosts.

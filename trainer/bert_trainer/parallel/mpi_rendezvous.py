@@ -13,7 +13,7 @@ from bert_trainer.errors import InputError
 
 
 class MpiRendezvous:
-    """This process as a rank of MPI, from the first call to ``leave``."""
+    """This process as an MPI rank, from initialization to ``leave``."""
 
     def __init__(self) -> None:
         """Initialize MPI.
@@ -39,10 +39,10 @@ class MpiRendezvous:
         MPI.Init()
 
     def share(self, value: tuple[str, int] | None) -> tuple[str, int]:
-        """Return rank 0's value on all ranks."""
+        """Broadcast rank 0's value and return it."""
         shared: tuple[str, int] = self._mpi.COMM_WORLD.bcast(value)
         return shared
 
     def leave(self) -> None:
-        """End MPI for this rank, which may wait for the others to do so as well."""
+        """Finalize MPI on this rank, which may wait for the others."""
         self._mpi.Finalize()

@@ -27,7 +27,7 @@ class _WatchedPending:
 
 
 class WatchedWorld:
-    """Another world, call by call."""
+    """A world whose waits for other ranks are recorded in the heartbeat."""
 
     def __init__(self, world: World) -> None:
         """world: of more than one rank; a single one waits for nobody."""

@@ -28,17 +28,17 @@ _TEXT_BYTES = 64  # as long as a host name may be
 
 
 class Pending(Protocol):
-    """A collective operation in flight. What was handed to it must not be touched before ``wait`` returns."""
+    """An asynchronous collective. Its input must not be touched before ``wait`` returns."""
 
     def done(self) -> bool:
-        """Return whether ``wait`` would return at once, without waiting."""
+        """Return whether ``wait`` would return at once."""
 
     def wait(self) -> Tensor:
         """Wait for the result."""
 
 
 class World(Protocol):
-    """What the trainer needs of its ranks.
+    """Collectives over the ranks of a run.
 
     Every rank makes the same calls in the same order, those that ``start_`` something with the same names: Horovod
     matches them by name, torch.distributed by their order.
@@ -77,7 +77,7 @@ class World(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An operation that needed no waiting."""
+    """A collective that is complete already."""
 
     result: Tensor
 
@@ -92,7 +92,7 @@ class Done:
 
 @dataclass(slots=True)
 class SingleRank:
-    """One process that needs nobody."""
+    """A world of one rank."""
 
     rank: int = 0
     size: int = 1
@@ -107,22 +107,22 @@ class SingleRank:
         return Done(tensor)
 
     def start_reduce_scatter(self, rows: Tensor, name: str) -> Pending:
-        """Return all of them."""
+        """Return all rows."""
         return Done(rows)
 
     def start_all_gather(self, rows: Tensor, num_rows: int, name: str) -> Pending:
-        """Return them."""
+        """Return the rows unchanged."""
         return Done(rows)
 
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
-        """Return them."""
+        """Return the numbers unchanged."""
         return list(numbers)
 
     def broadcast_(self, flat: Tensor, *, root: int = 0) -> None:
         """Leave the tensor as it is."""
 
     def broadcast_object(self, value: T) -> T:
-        """Return it."""
+        """Return the value unchanged."""
         return value
 
     def close(self) -> None:
@@ -167,11 +167,11 @@ def broadcast_pickled(world: World, value: T) -> T:
 
 
 class LostPeer(Exception):
-    """The connection to another rank broke while they worked together: that rank has ended, and says itself why."""
+    """The connection to another rank broke during a collective; that rank reports the cause itself."""
 
 
 class PeerFailed(TrainerError):
-    """Rank 0 has ended the run and has said why; the other ranks leave quietly with its exit code."""
+    """Rank 0 has ended the run and reported why; other ranks exit silently with its exit code."""
 
     def __init__(self, exit_code: int) -> None:
         """exit_code: rank 0's."""

@@ -23,7 +23,7 @@ _MAX_GATHERS_IN_FLIGHT = 4  # each holds a bucket that has arrived, 16 MiB in fp
 
 
 class Zero1Partition:
-    """This rank's rows of buffers of ``num_rows`` rows."""
+    """Rows of a flat buffer that this rank owns, of ``num_rows`` in all."""
 
     def __init__(self, num_rows: int, world: World, *, split: bool) -> None:
         """split: rows are shared out over the ranks; otherwise every rank has all of them."""

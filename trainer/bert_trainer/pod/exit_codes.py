@@ -36,7 +36,7 @@ _INFRASTRUCTURE_REASONS = [name for name, kind in NAMED.items() if kind.exit_cod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is known of a run besides its launcher's exit code."""
+    """Evidence about a run's end besides its launcher's exit code."""
 
     combines_codes: bool = False
     """The launcher is MPICH's: its exit code is the bitwise OR of all ranks' codes, with n for signal n."""

@@ -54,7 +54,7 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """One rank without progress, as its watcher tells the launcher."""
+    """A rank without progress, as its watcher reports it to the launcher."""
 
     rank: int
     steps: int
@@ -94,7 +94,7 @@ class Hang:
 
 
 def find_culprits(hangs: Mapping[int, Hang], ranks: int, missing: Collection[int] = ()) -> list[int]:
-    """Return the ranks that hold up the others; all that have hung, if they wait for each other.
+    """Return the ranks that block the others; all hung ranks if they wait for each other.
 
     Args:
         hangs: What the watchers of ranks have told, by rank.
@@ -110,7 +110,7 @@ def find_culprits(hangs: Mapping[int, Hang], ranks: int, missing: Collection[int
 
 
 def find_leave_limit_s(beat: Beat) -> float:
-    """Return for how long a rank that is asked to stop may make no progress.
+    """Return for how long a rank may make no progress after a stop request.
 
     One that waits for others longer than any step has taken cannot save: they are gone, and its pod would stay for the
     whole grace period, for which the next attempt waits. Behind a checkpoint or an evaluation others may still be at
@@ -121,7 +121,7 @@ def find_leave_limit_s(beat: Beat) -> float:
 
 
 def read_action(environment: Mapping[str, str]) -> Action:
-    """Return what a hang leads to.
+    """Return the configured action on a hang.
 
     Raises:
         InputError: the variable holds something else.
@@ -168,7 +168,7 @@ class HangWatch:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the rank's environment must hold; it must inherit the descriptor."""
+        """Environment variables for the rank, which must also inherit the descriptor."""
         return {DESCRIPTOR_VARIABLE: str(self._descriptor)}
 
     @property
@@ -184,7 +184,7 @@ class HangWatch:
         self._thread.start()
 
     def note_stop_request(self) -> None:
-        """Note that the rank is asked to save and leave: others that are gone keep it from that."""
+        """Note that the rank was asked to save and exit, which lost peers may prevent."""
         self._is_asked_to_stop = True
 
     def stop(self) -> None:

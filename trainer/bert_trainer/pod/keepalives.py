@@ -21,7 +21,7 @@ _MAX_EVERY_S, _MIN_EVERY_S = 60.0, 1.0
 
 @contextlib.contextmanager
 def keepalives(source: RecordSource, environment: Mapping[str, str]) -> Iterator[None]:
-    """Write ``event=alive`` to the log at once, and inside the block every ``every_s``.
+    """Write ``event=alive`` to the log at once, and every ``every_s`` inside the block.
 
     Whatever else is written: a program may repeat one line for ever, so that the end of its log never changes. This
     record does, by its ``uptime_s``.

@@ -102,7 +102,7 @@ _PEER_FAILED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RecordSource:
-    """Which records this pod believes."""
+    """Identity that a record must have to be this attempt's."""
 
     job: str | None = None
     """Uid; None if it is not known, because no operator created the pod."""
@@ -123,7 +123,7 @@ class RecordSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstFailure:
-    """The process that failed before all others, as far as it is known."""
+    """The process that failed first, as far as known."""
 
     rank: int | None = None
     host: str | None = None
@@ -138,7 +138,7 @@ class FirstFailure:
 
 @dataclass(slots=True)
 class LauncherLog:
-    """Reads the output of the launcher and of all ranks, a line at a time; keeps each one's last lines.
+    """Parses the output of the launcher and all ranks line by line; keeps each one's last lines.
 
     Believes records of rank 0 alone, and only those of this job and attempt.
     """
@@ -185,7 +185,7 @@ class LauncherLog:
 
     @property
     def stall(self) -> str:
-        """Which ranks Horovod misses, as the end of a sentence; empty if it has named none."""
+        """Ranks that Horovod reports as missing, as the end of a sentence; empty if none."""
         if not self.missing_ranks:
             return ""
         shown = ", ".join(map(str, sorted(self.missing_ranks)[:_MAX_SHOWN]))
@@ -207,11 +207,11 @@ class LauncherLog:
 
     @property
     def reported_stop(self) -> bool:
-        """Whether rank 0's last record says that it stopped."""
+        """Whether rank 0's last record reports a stop."""
         return self.final_record is not None and self.final_record["event"] == "stopped"
 
     def has_stopped(self, exit_code: int, *, stop_requested: bool) -> bool:
-        """Return whether that record is believed.
+        """Return whether that record is trusted.
 
         Another program than ours that exits with 0, and that nobody asked to stop, has succeeded whatever it printed.
         """

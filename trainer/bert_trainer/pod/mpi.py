@@ -95,7 +95,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class InstalledMpi:
-    """An mpirun that was found, and the MPI that it belongs to."""
+    """An mpirun and the MPI that it belongs to."""
 
     program: str
     mpi: Mpi
@@ -106,7 +106,7 @@ class InstalledMpi:
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """An mpirun, and how its output is tagged."""
+    """An mpirun and the tags of its output."""
 
     mpi: Mpi
     program: str

@@ -45,7 +45,7 @@ _COLLECT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class NoProgress:
-    """Why a run that did not end by itself goes nowhere."""
+    """Why a run that has not ended makes no progress."""
 
     reason: str
     message: str
@@ -55,7 +55,7 @@ class NoProgress:
 
 @dataclass(slots=True)
 class Rendezvous:
-    """Counts the ranks that a launcher started, against those that it was asked for."""
+    """Compares the ranks that a launcher started with those requested."""
 
     ranks: int
     hosts: int
@@ -80,7 +80,7 @@ class Rendezvous:
     _ended: set[int] = field(default_factory=set)
 
     def take(self, text: str) -> bool:
-        """Take a line of output; return whether it was one of ours."""
+        """Handle a line of output; return whether it was a rendezvous message."""
         if match := _RANK_STARTED.fullmatch(text):
             self._size = int(match[2])
             self._host_of[int(match[1])] = match[3]
@@ -107,7 +107,7 @@ class Rendezvous:
 
     @property
     def hang(self) -> NoProgress | None:
-        """What is known of ranks that make no progress; None if all do."""
+        """Ranks that report no progress; None if there are none."""
         hangs = dict(self.hangs)  # lines arrive in another thread
         if not hangs:
             return None
@@ -118,7 +118,7 @@ class Rendezvous:
         return NoProgress("Hung", self._describe_hang(hangs, culprits), failure)
 
     def silent_host(self, now_s: float) -> NoProgress | None:
-        """Return the host of which nothing was heard for too long; None if all are heard."""
+        """Return a host that has sent nothing for too long; None if there is none."""
         rank = min(self.heard_at_s, key=self.heard_at_s.__getitem__, default=None)
         if rank is None or (silent_s := now_s - self.heard_at_s[rank]) <= self.silent_limit_s:
             return None
@@ -130,7 +130,7 @@ class Rendezvous:
         return NoProgress("WorkerLost", message, FirstFailure(rank=rank, host=host))
 
     def not_started(self, waited_s: float) -> NoProgress | None:
-        """Return which ranks a launcher has not started in all that time; None if all of them, or if there is time."""
+        """Return the ranks that have not started within the limit; None if all have, or time is left."""
         if self.is_complete or waited_s <= self.start_limit_s:
             return None
         missing = join_names(str(rank) for rank in range(self.ranks) if rank not in self._host_of)
@@ -139,7 +139,7 @@ class Rendezvous:
         return NoProgress("Hung", message, FirstFailure())
 
     def outlived(self, now_s: float) -> NoProgress | None:
-        """Return that the launcher stays although all its ranks ended long ago; None if it does not."""
+        """Return that the launcher is still running long after all its ranks ended; None if not."""
         if self.all_ended_at_s is None or (since_s := now_s - self.all_ended_at_s) <= self.silent_limit_s:
             return None
         message = f"all ranks ended {since_s:.0f} s ago, and the launcher that started them did not"
@@ -157,12 +157,12 @@ class Rendezvous:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every rank has announced itself."""
+        """Whether all ranks have announced themselves."""
         return len(self._host_of) == self.ranks
 
     @property
     def problem(self) -> str | None:
-        """How the ranks differ from what was asked for; None if they do not, or if it is too early to know."""
+        """Difference between the ranks started and those requested; None if there is none, or it is too early."""
         asked = f"the job asks for {_count(self.ranks, 'rank')} on {_count(self.hosts, 'host')}"
         if self._size is not None and self._size != self.ranks:
             return f"world: the launcher started {_count(self._size, 'rank')}, {asked}"
@@ -188,7 +188,7 @@ class Rendezvous:
 
 @dataclass(slots=True)
 class LaunchMonitor:
-    """Watches a launcher's output: ends it if it started other ranks than it was asked for, or if one has failed."""
+    """Watches a launcher's output and ends it on a wrong number of ranks, a failed rank or a hang."""
 
     log: LauncherLog
     rendezvous: Rendezvous
@@ -236,7 +236,7 @@ class LaunchMonitor:
         return self.rendezvous.is_complete or self.log.last_event is not None
 
     def take(self, line: Line) -> bool:
-        """Take a line; return whether it belongs into the log."""
+        """Handle a line; return whether it belongs in the log."""
         hangs = len(self.rendezvous.hangs)
         if not self.rendezvous.take(line.text):
             step_before = self.log.stage, self.log.step
@@ -270,7 +270,7 @@ class LaunchMonitor:
 
     @contextlib.contextmanager
     def watching(self, is_stuck: Callable[[], bool]) -> Iterator[None]:
-        """Look inside the block every second whether all hosts are heard.
+        """Inside the block, check every second that all hosts send keepalives.
 
         is_stuck: Whether this process cannot read now what they write.
         """
@@ -334,7 +334,7 @@ def render_announcement(environment: Mapping[str, str], host: str) -> str:
 
 
 def render_keepalive(environment: Mapping[str, str]) -> str:
-    """Return the line that tells that a rank's lines arrive."""
+    """Return the line by which a rank shows that its output arrives."""
     return f"bert-pod/1 event=rank_alive rank={read_rank(environment)}"
 
 

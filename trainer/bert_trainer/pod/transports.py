@@ -39,7 +39,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transports:
-    """What this pod has."""
+    """Network transports available in this pod."""
 
     cards: tuple[Card, ...] = ()
     device_trouble: str | None = None
@@ -69,7 +69,7 @@ class Transports:
 
     @property
     def verbs_trouble(self) -> str | None:
-        """What keeps ranks from every card, but for the limit of locked memory; None: nothing."""
+        """Why ranks cannot use any card, apart from the locked-memory limit; None if they can."""
         if self.device_trouble is not None:
             return self.device_trouble
         if self.missing_libraries:
@@ -78,12 +78,12 @@ class Transports:
 
     @property
     def locks_too_little(self) -> bool:
-        """Whether the limit of locked memory stops a card's first large message."""
+        """Whether the locked-memory limit is too low for RDMA."""
         return self.locked_bytes is not None and self.locked_bytes < MIN_LOCKED_BYTES
 
 
 def read_transports(root: Path = Path("/")) -> Transports:
-    """Look at this pod. root: of sysfs and the device files."""
+    """Detect the transports of this pod. root: of sysfs and the device files."""
     verbs = _read_device_files(root)
     return Transports(
         cards=_read_cards(root, verbs),

@@ -48,12 +48,12 @@ def is_full(error: OSError) -> bool:
 
 
 def is_storage_error(error: BaseException | None) -> bool:
-    """Return whether an error is that of a volume: it may pass, and is nobody's mistake."""
+    """Return whether an error is a volume's, which may be transient and is not the user's mistake."""
     return isinstance(error, OSError) and error.errno in _TROUBLE
 
 
 def is_outage(error: BaseException | None, *, was_writable: bool = True) -> bool:
-    """Return whether an error is that of a volume which the user's settings and rights cannot have caused.
+    """Return whether an error is a volume's outage, not caused by the user's settings or permissions.
 
     was_writable: Whether something has been written where it happened, so that it is full or read-only since then.
     """
@@ -174,7 +174,7 @@ def replaced_atomically(path: Path, *, needed_bytes: int | None = None) -> Itera
 
 
 def random_suffix() -> str:
-    """Return a part of a name that nobody can guess: 64 random bits, hexadecimal."""
+    """Return 64 random bits in hexadecimal, for names that cannot be guessed."""
     return secrets.token_hex(8)
 
 
@@ -221,7 +221,7 @@ def _no_file(name: str) -> OSError:
 
 
 def refuse_others_links(folder: Path, written: Iterable[Path]) -> None:
-    """Refuse links of somebody else in a folder, through which we would write where they choose.
+    """Refuse symbolic links of other users in a folder, which could redirect our writes.
 
     A link is followed if its owner is this process's user, or the folder's: the kernel's rule for world-writable
     folders (Documentation/admin-guide/sysctl/fs.rst, protected_symlinks). Root's links pass as well. Links that

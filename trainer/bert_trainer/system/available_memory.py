@@ -16,7 +16,7 @@ _FILES = (
 
 
 def available_bytes(cgroups: Path = CGROUPS) -> int:
-    """Return what can be taken before the kernel swaps or kills: the smaller of the machine's and the container's."""
+    """Return the memory available before swapping or OOM kill: the smaller of machine's and container's."""
     machine = int(psutil.virtual_memory().available)
     container = container_bytes(cgroups)
     return machine if container is None else min(machine, container)

@@ -26,7 +26,7 @@ _MIN_SHARE = 0.02
 
 @contextlib.contextmanager
 def beat_while_busy(name: str) -> Iterator[None]:
-    """Tell of progress in this activity whenever this process and those below it have used the processor."""
+    """Report progress of this activity whenever this process and its descendants have used CPU time."""
     ended = threading.Event()
     every_s = min(_EVERY_S, watched().upper_limit_s / _PERIODS)
     with watched().activity(name):

@@ -19,7 +19,7 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 def was_ever_locked(folder: Path) -> bool:
-    """Return whether somebody has held the lock of a folder."""
+    """Return whether the folder has a lock file, held or not."""
     return (folder / _LOCK_FILE).exists()
 
 

@@ -46,7 +46,7 @@ MEMORY_NAME = "heartbeat"
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a rank has written last."""
+    """Last heartbeat of a rank."""
 
     at_s: float
     """On the monotonic clock."""
@@ -80,7 +80,7 @@ class Beat:
 
 
 class Pace:
-    """Learns how long steps take, and says how long one may."""
+    """Tracks step times of a stage and derives hang limits."""
 
     def __init__(self, limits_s: tuple[float, float]) -> None:
         """limits_s: the lower and the upper one."""
@@ -88,7 +88,7 @@ class Pace:
         self.start()
 
     def start(self) -> None:
-        """Forget what was learnt: a stage begins."""
+        """Reset at the start of a stage."""
         self._steps, self._slowest_s = 0, 0.0
 
     def add(self, seconds: float) -> None:
@@ -99,7 +99,7 @@ class Pace:
 
     @property
     def limit_s(self) -> float:
-        """Seconds after which a step has hung."""
+        """Seconds after which a step counts as hung."""
         if self._steps <= _WARM_UP_STEPS:
             return self._longest_s
         return min(max(_FACTOR * self._slowest_s, self._shortest_s), self._longest_s)
@@ -111,12 +111,12 @@ class Pace:
 
     @property
     def upper_limit_s(self) -> float:
-        """Seconds after which anything else has hung."""
+        """Seconds after which anything else counts as hung."""
         return self._longest_s
 
 
 class Heartbeat:
-    """Writes beats. Never raises once it is made: what only watches must not end a run."""
+    """Writes heartbeats. Never raises after creation: monitoring must not end a run."""
 
     def __init__(self, descriptor: int | None, limits_s: tuple[float, float]) -> None:
         """descriptor: shared memory; None: nobody watches."""
@@ -132,7 +132,7 @@ class Heartbeat:
         self._limit_s = self._expected_s = self._pace.upper_limit_s
 
     def step(self) -> None:
-        """Tell that an optimizer step is done."""
+        """Report a finished optimizer step."""
         now_s = time.monotonic()
         # The rest of a step in which other ranks evaluated, saved or read for longer than this one is no step's pace.
         if self._behind:
@@ -146,29 +146,29 @@ class Heartbeat:
 
     @property
     def upper_limit_s(self) -> float:
-        """Seconds after which an activity without a beat has hung."""
+        """Seconds without a beat after which an activity counts as hung."""
         return self._pace.upper_limit_s
 
     def alive(self) -> None:
-        """Tell of progress in an activity that has no steps, or of a part of one."""
+        """Report progress within an activity that has no steps."""
         self._write(time.monotonic())
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Steps of a stage are taken inside: their pace is learnt anew."""
+        """Context of a stage's steps, whose pace is learnt anew."""
         self._pace.start()
         with self._during(name, self._pace.limit_s):
             yield
 
     @contextlib.contextmanager
     def activity(self, name: str) -> Iterator[None]:
-        """Something without steps happens inside; its time is not that of a step."""
+        """Context of work without steps; its time does not count as a step."""
         with self._during(name, self._pace.upper_limit_s):
             yield
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Other ranks are waited for inside. No progress by itself."""
+        """Context of waiting for other ranks; not progress in itself."""
         self._is_waiting = True
         began_at_s = time.perf_counter()
         self._write(self._at_s)
@@ -213,7 +213,7 @@ def watched() -> Heartbeat:
 
 
 def begin(environment: MutableMapping[str, str] | None = None) -> None:
-    """Start to tell of progress, if somebody watches, and write stacks on request. Once per process, at its start.
+    """Start heartbeats if a watcher is present, and write stacks on request. Call once at process start.
 
     Raises:
         InputError: the limits are none.

@@ -14,7 +14,7 @@ OPENMP = (("libiomp5", "Intel"), ("libomp", "LLVM"), ("libgomp", "GNU"))
 
 
 def read_flags(cpuinfo: str) -> frozenset[str]:
-    """Return what /proc/cpuinfo says that the first processor can do; ARM calls it features."""
+    """Return the first processor's flags in /proc/cpuinfo; ARM calls them features."""
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
     return frozenset(match[1].split() if match else ())
 

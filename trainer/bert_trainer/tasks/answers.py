@@ -17,7 +17,7 @@ _SHOWN = 5
 
 @dataclass(slots=True)
 class AnswerCheck:
-    """Finds the answers of one file, and remembers those that are not where the file says."""
+    """Locates the answers of one file and collects those that are not at the stated place."""
 
     path: Path
     num_moved: int = 0

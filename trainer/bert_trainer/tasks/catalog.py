@@ -26,7 +26,7 @@ _OFFICIAL_NAMES: Mapping[TaskName, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is predicted, and how it is measured."""
+    """A fine-tuning task: what is predicted and how it is measured."""
 
     name: TaskName
     kind: Kind
@@ -37,12 +37,12 @@ class Task:
 
     @property
     def official_name(self) -> str:
-        """What its authors call it, and with it the folder of its files; of one's own tables the task's name."""
+        """Official name, also that of the folder with its files; for own tables the task's name."""
         return _OFFICIAL_NAMES.get(self.name, self.name)
 
     @property
     def main_metric(self) -> str:
-        """The one that decides which evaluation is the best, unless the stage names another."""
+        """Metric that selects the best evaluation by default."""
         return self.metrics[0]
 
     @property
@@ -52,11 +52,11 @@ class Task:
 
     @property
     def num_outputs(self) -> int:
-        """Logits of a row: one for each class, 1 of a regression; of spans 2 for each token."""
+        """Logits per row: one for each class, 1 for regression; for spans 2 per token."""
         return {"classification": len(self.labels), "regression": 1, "spans": 2}[self.kind]
 
     def with_labels(self, labels: tuple[str, ...]) -> Task:
-        """Return the same with its classes, once they are known."""
+        """Return the task with its classes."""
         return replace(self, labels=labels)
 
 

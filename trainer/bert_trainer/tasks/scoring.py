@@ -42,7 +42,7 @@ class Predictions:
 def predict(
     rows: TaskRows, split: Split, task: Task, outputs: NDArray[np.float32], stage: FinetuneStage
 ) -> Predictions:
-    """Return what the head's numbers say.
+    """Return the predictions from the head's outputs.
 
     outputs: (R, L) by row, L 1 for ratings; of spans (N, 2), by token, rows end to end. NaN loses against any number.
     """

@@ -10,7 +10,7 @@ from bert_trainer.config.stages import CheckpointTimes
 
 @dataclass(slots=True)
 class CheckpointSchedule:
-    """Decides after every step of a stage."""
+    """Schedule of a stage's periodic checkpoints, asked after every step."""
 
     times: CheckpointTimes
     rank: int
@@ -23,7 +23,7 @@ class CheckpointSchedule:
         self.restart()
 
     def interval_is_over(self) -> bool:
-        """Return whether the clock asks for a checkpoint: rank 0's alone, since ranks' clocks differ."""
+        """Return whether everySeconds have passed; on rank 0 only, since ranks' clocks differ."""
         every_s = self.times.every_seconds
         return self.rank == 0 and every_s is not None and time.monotonic() - self._saved_at_s >= every_s
 
@@ -46,5 +46,5 @@ class CheckpointSchedule:
         return by_steps or by_samples or in_time
 
     def restart(self) -> None:
-        """Count the interval from now: a checkpoint was taken."""
+        """Restart the time interval: a checkpoint was taken."""
         self._saved_at_s = time.monotonic()

@@ -19,7 +19,7 @@ from bert_trainer.system.heartbeat import watched
 
 
 class ComputeTimer:
-    """Adds up seconds of work, without waiting for the device."""
+    """Measures compute time without synchronizing with the device."""
 
     def __init__(self, device: torch.device) -> None:
         """device: where forward and backward run."""
@@ -30,14 +30,14 @@ class ComputeTimer:
 
     @contextmanager
     def on_host(self) -> Iterator[None]:
-        """Count what the host does inside, without its waits for other ranks."""
+        """Time the block on the host, without its waits for other ranks."""
         began_at_s, waited_s = time.perf_counter(), watched().waited_s
         yield
         self._seconds += time.perf_counter() - began_at_s - (watched().waited_s - waited_s)
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Count what the device does inside, gaps in which it waits for its host included."""
+        """Time the block on the device, including gaps in which it waits for the host."""
         if not self._is_gpu:
             with self.on_host():
                 yield
@@ -50,7 +50,7 @@ class ComputeTimer:
         self._spans.append((begin, end))
 
     def take_s(self) -> float:
-        """Return the seconds since the call before; what the device has not finished yet counts at the next one."""
+        """Return the seconds since the last call; unfinished device work counts at the next one."""
         while self._spans and self._spans[0][1].query():
             begin, end = self._spans.popleft()
             self._seconds += begin.elapsed_time(end) / 1e3

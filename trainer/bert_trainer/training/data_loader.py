@@ -66,7 +66,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A shard whose samples no longer come."""
+    """A shard that is left out of the order from a position on."""
 
     shard: int
     place: int
@@ -143,7 +143,7 @@ class SampleOrder:
         return SampleOrder, (*self._arguments, self.left_out)
 
     def without(self, left_out: tuple[LeftOut, ...]) -> SampleOrder:
-        """Return the same order with other shards left out."""
+        """Return the order with another set of shards left out."""
         return SampleOrder(*self._arguments, left_out)
 
     def leave_out(self, shard: int, position: int) -> SampleOrder:

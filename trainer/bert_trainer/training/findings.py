@@ -16,7 +16,7 @@ from bert_trainer.training.health import HINT, Finding
 
 
 class RolledBack(Exception):
-    """The run has to go back: raised on every rank at the same step, and caught where stages are run."""
+    """Raised on every rank at the same step to go back to a checkpoint; caught where stages are run."""
 
     def __init__(self, stage_index: int, finding: Finding) -> None:
         """stage_index: of the stage with the finding."""
@@ -32,7 +32,7 @@ def unhealthy(finding: Finding) -> TrainingUnhealthy:
 def apply_remedy(
     finding: Finding | None, stage_index: int, report: Callable[..., None], scaler: LossScaler | None = None
 ) -> None:
-    """Report a finding, if there is one, and do what its policy asks for; an update is skipped already.
+    """Report a finding, if any, and act on its policy; skipped updates have been skipped already.
 
     Args:
         finding: What ``Health`` returned.
@@ -114,7 +114,7 @@ def roll_back(
 
 
 def announce_rollbacks(folder: RunFolder, rollbacks: Sequence[Rollback], report: Callable[..., None]) -> None:
-    """Report rollbacks that the metrics do not have yet: the last one, and one behind which an attempt was killed.
+    """Report rollbacks that are missing in the metrics, such as one that an attempt was killed behind.
 
     After the record: what was evaluated behind a checkpoint counts until the run has gone back to it.
     """

@@ -43,7 +43,7 @@ class Finding:
 
 
 class Health:
-    """What is known of a stage's steps so far; in a finetune stage, of a run's."""
+    """State of a stage's health checks; in a finetune stage, of a run's."""
 
     def __init__(self, config: HealthConfig, stage: str, *, finetuning: bool = False) -> None:
         """finetuning: ``Rollback`` skips, and losses are not judged."""
@@ -66,7 +66,7 @@ class Health:
         self._why_skipped: str | None = None
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds: a JSON object. Every loss must have been judged."""
+        """Return a JSON object for checkpoints. Every loss must have been judged."""
         assert self._unjudged_step is None, "the loss of the last step is not in it"
         return {
             "stage": self.stage,
@@ -80,7 +80,7 @@ class Health:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on where a checkpoint of this stage left it; afresh where it knew nothing of health."""
+        """Restore the state from a checkpoint of this stage; start afresh if it has none."""
         if state.get("stage") != self.stage:
             return
         self.findings, self.skipped_steps = state["findings"], state["skipped_steps"]
@@ -90,21 +90,21 @@ class Health:
         self._skipped_in_a_row = state["skipped_in_a_row"]
 
     def figures(self) -> dict[str, int]:
-        """Return what the metrics of the stage have of it."""
+        """Return the health metrics of the stage."""
         return {"unhealthy_findings": self.findings, "skipped_steps": self.skipped_steps}
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether the last losses were high, so that the run might go back behind a checkpoint of now."""
+        """Whether recent losses were high, so that the run may roll back behind a checkpoint taken now."""
         return self._num_high > 0 and self._action("loss") == "Rollback"
 
     @property
     def own_numbers(self) -> list[float]:
-        """What this rank tells the others of its last step: its verdict, the square of it, its part of the loss."""
+        """This rank's contribution to the sums that ``judge_last_step`` takes: verdict, its square, loss part."""
         return [self._verdict, self._verdict**2, self._own_loss]
 
     def judge_last_step(self, summed: Sequence[float], ranks: int) -> list[Finding]:
-        """Return what is wrong with the last step, in the order in which to act on it; once per step.
+        """Return the findings on the last step in the order to act on them; once per step.
 
         Args:
             summed: All ranks' ``own_numbers``.
@@ -125,14 +125,14 @@ class Health:
 
     @property
     def largest_norm(self) -> float:
-        """The gradient norm above which the next step's update is not applied."""
+        """Gradient norm above which the next update is skipped."""
         if self._holds:
             return -math.inf
         return math.inf if self._action("gradientNorm") == "Report" else self._norm_limit
 
     @property
     def why_skipped(self) -> str | None:
-        """Why the last step's update was not applied; None if it was."""
+        """Why the last update was skipped; None if it was applied."""
         return self._why_skipped
 
     @property
@@ -145,7 +145,7 @@ class Health:
         return self.config.gradient_norm_factor * _median(self._norms) if self._knows(self._norms) else math.inf
 
     def judge_step(self, step: int, result: StepResult, scaler: LossScaler) -> Finding | None:
-        """Take note of a step, and return what is wrong with its gradients.
+        """Record a step and return the finding on its gradients.
 
         Args:
             step: Of the stage, counted from 1.
@@ -176,7 +176,7 @@ class Health:
         return self._found
 
     def judge_loss(self, loss: float) -> Finding | None:
-        """Take note of the loss of the step that was judged last, over all ranks, and return what is wrong with it."""
+        """Record the last step's loss over all ranks and return the finding on it."""
         step, self._unjudged_step, self._own_loss = self._unjudged_step, None, 0.0
         if step is None or not math.isfinite(loss):
             return None  # the gradients of such a loss are not finite either

@@ -39,7 +39,7 @@ class PausedTime:
         self.checkpoint_s += time.monotonic() - began_at_s
 
     def figures(self) -> Record:
-        """Return both for a record."""
+        """Return the fields for a record."""
         return {"evaluation_s": self.evaluation_s, "checkpoint_s": self.checkpoint_s}
 
 
@@ -187,7 +187,7 @@ def rank_costs(
     tokens: int,
     stragglers: Stragglers,
 ) -> tuple[Record, RankFigures]:
-    """Return own work, reduction times, memory and who is slow in an interval over all ranks; collective.
+    """Return compute time, reduction times, memory and slow ranks of an interval over all ranks; collective.
 
     Seconds and bytes are means over its steps: bytes are those that every rank sends, seconds and memory are
     those of the rank with the largest value.
@@ -235,7 +235,7 @@ def read_sums(sums: Sequence[LossSums]) -> list[float]:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """Return what this process holds: on a GPU the most that tensors took so far, elsewhere its resident set."""
+    """Return the memory of this process: on a GPU peak tensor memory, elsewhere its resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     resident: int = psutil.Process().memory_info().rss

@@ -30,7 +30,7 @@ ModelT = TypeVar("ModelT", bound=Encoder)
 
 @dataclass(frozen=True, slots=True)
 class LearnerState:
-    """What a checkpoint holds of a learner; whole on rank 0."""
+    """Checkpointed state of a learner; complete on rank 0."""
 
     tensors: dict[str, dict[str, Tensor]]
     """By part and name, as ``Checkpoint.load`` returns them; views of what the next step changes."""
@@ -40,7 +40,7 @@ class LearnerState:
 
 @dataclass(slots=True)
 class Learner(Generic[ModelT]):
-    """A model with what changes its parameters, on one rank."""
+    """A model with its optimizer, reduction and loss scaler, on one rank."""
 
     model: ModelT
     parameters: FlatParameters
@@ -74,7 +74,7 @@ class Learner(Generic[ModelT]):
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """Device of the model."""
         return self.parameters.values.device
 
     def state_views(self, moments: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

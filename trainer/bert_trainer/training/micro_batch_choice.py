@@ -13,7 +13,7 @@ HEADROOM = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one size was found to cost, on rows of the full length."""
+    """Speed and memory of one size, on rows of full length."""
 
     size: int
     """Sequences of one forward and backward pass on one rank."""
@@ -43,18 +43,18 @@ def candidate_sizes(rows: int) -> list[int]:
 
 
 def fits(peak_bytes: float, limit_bytes: int | None) -> bool:
-    """Return whether a peak leaves the headroom below a limit."""
+    """Return whether a peak leaves enough headroom below a limit."""
     return limit_bytes is None or peak_bytes <= HEADROOM * limit_bytes
 
 
 def expected_peak(base_bytes: int, last: Measurement, size: int) -> float:
-    """Return the peak that a larger size is expected to have: activations grow with the number of sequences."""
+    """Return the extrapolated peak memory of a larger size: activations grow with the number of sequences."""
     assert last.peak_bytes is not None, "only a size that ran predicts others"
     return base_bytes + max(0, last.peak_bytes - base_bytes) * size / last.size
 
 
 def choose_size(measurements: Sequence[Measurement], limit_bytes: int | None) -> int | None:
-    """Return the smallest size that is nearly as fast as the fastest one that fits; None where none fits."""
+    """Return the smallest size that is nearly as fast as the fastest that fits; None if none fits."""
     speeds = {
         entry.size: entry.sequences_per_s
         for entry in measurements

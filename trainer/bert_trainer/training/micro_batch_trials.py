@@ -46,7 +46,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The sizes that were measured for one stage."""
+    """Measured sizes of one stage."""
 
     measurements: tuple[Measurement, ...]
     limit_bytes: int
@@ -55,7 +55,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """Tries sizes as rank 0 of a run, the one with the most rows."""
+    """Measures sizes on rank 0, which has the most rows."""
 
     config: RunConfig
     learner: Learner[Bert]
@@ -65,7 +65,7 @@ class Trials:
     hosts: int
 
     def describe_circumstances(self, stage: PretrainStage) -> Document:
-        """Return everything that the choice depends on: a size is only reused where all of it is the same."""
+        """Return everything that the choice depends on; a cached size is reused only if all is equal."""
         config, device = self.config, self.compute.device
         environment = Environment.current(
             world_size=self.ranks,
@@ -206,7 +206,7 @@ def _used_bytes(device: torch.device) -> int:
 
 
 def find_limit(device: torch.device, limit_gib: float | None, *, ranks_of_host: int) -> int:
-    """Return the bytes that one rank may fill: of its GPU, or its share of what the machine or container has left."""
+    """Return the memory that one rank may use: of its GPU, or its share of the machine's or container's free memory."""
     if device.type != "cuda":
         return _used_bytes(device) + available_bytes() // ranks_of_host
     # mem_get_info counts what PyTorch's caching allocator holds as used.

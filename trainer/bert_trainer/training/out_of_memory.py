@@ -48,7 +48,7 @@ def first_sentences(message: str) -> str:
 
 
 def suggest_less_memory(config: RunConfig, *, micro_batch_size: int | None) -> str:
-    """Return what would need less memory, beside the current settings, by the names of the job's fields."""
+    """Suggest settings that need less memory, beside the current ones, by the job's field names."""
     proposals = []
     if micro_batch_size is not None and micro_batch_size > 1:
         proposals.append(f"a smaller microBatchSize than {micro_batch_size} (auto finds one)")

@@ -40,7 +40,7 @@ _GONE, _UNREADABLE, _OUT_OF_REACH = -1, -2, -3
 
 
 class Finding(NamedTuple):
-    """What would be slow, or fail late; the run goes on."""
+    """A possible performance problem or late failure; the run continues."""
 
     name: Literal["ClockSkew", "LittleMemory", "SlowProcessors"]
     """For programs; docs/concepts/hangs.md lists them."""
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What was measured of the network."""
+    """Measured network properties."""
 
     latency_s: float
     """Of an all-reduce of one number, the median."""
@@ -100,7 +100,7 @@ def check_before_training(
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """What the ranks' machines and containers offer, by rank."""
+    """Memory and processors of the ranks' hosts, by rank."""
 
     memory_bytes: list[float]
     """The machine's, or the container's limit."""
@@ -111,7 +111,7 @@ class Hosts:
     precision: str | None
 
     def findings(self, checkpoint: int) -> Iterator[Finding]:
-        """Yield what would be slow, or fail late. checkpoint: bytes of one."""
+        """Yield performance problems and late failures to expect. checkpoint: bytes of one."""
         if 0 < len(self.slow_ranks) < len(self.memory_bytes):
             ranks = ", ".join(map(str, self.slow_ranks))
             yield Finding(
@@ -129,7 +129,7 @@ class Hosts:
 
 
 def compare_hosts(world: World, precision: str | None) -> Hosts:
-    """Compare what the ranks' hosts offer; collective. precision: of a run on processors, else None."""
+    """Compare the ranks' hosts; collective. precision: of a run on CPUs, else None."""
     is_slow = precision is not None and check_flags(precision, processor_flags()) is not None
     found = gather_numbers(world, [total_bytes(), available_bytes(), is_slow])
     slow = [rank for rank, (*_, is_slow_there) in enumerate(found) if is_slow_there]
@@ -143,7 +143,7 @@ def checkpoint_bytes(learner: Learner[Bert]) -> int:
 
 
 def check_room(folder: Path, bytes_of_one: int, keep: int) -> int | None:
-    """Check that the next two checkpoints fit into an output folder.
+    """Check that the output folder has room for the next two checkpoints.
 
     On a full disk those behind the newest ``num_left_on_full_disk`` give way to the next, but for the last of a
     finished stage: these are room, and others are not.

@@ -49,7 +49,7 @@ class StepTimes:
 
     @property
     def other_s(self) -> float:
-        """What no part accounts for: reports, and Python between the parts."""
+        """Time outside the measured parts: reports, and Python between the parts."""
         return max(0.0, self.total_s - sum(self.part_s.values()))
 
     def to_record(self) -> dict[str, str | int | float | None]:

@@ -27,7 +27,7 @@ def resume(
     world: World,
     writer: RunWriter,
 ) -> Checkpoint | None:
-    """Give a learner the state that the run goes on from, the same on all ranks. Collective.
+    """Load the state that the run resumes from, the same on all ranks. Collective.
 
     Args:
         stages: Of the run; they say whether pretraining is over where it goes on.

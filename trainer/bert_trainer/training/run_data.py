@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StageData:
-    """What a pretraining stage reads."""
+    """Data of a pretraining stage."""
 
     folder: ShardFolder
     order: SampleOrder
@@ -59,7 +59,7 @@ class StageData:
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """What a run reads. Holds no open file."""
+    """Data of a run. Holds no open file."""
 
     vocabulary: Vocabulary
     training: dict[int, StageData]

@@ -58,7 +58,7 @@ SLOW_WRITE_S = 60.0
 
 
 class RunWriter:
-    """Writes nothing: what every rank but 0 has. ``Rank0Writer`` has the same methods, which write."""
+    """No-op writer of all ranks but 0; ``Rank0Writer`` has the same methods, which write."""
 
     def __init__(self, world: World, folder: RunFolder, environment: Environment) -> None:
         """folder: claimed by rank 0; the others only read its path."""
@@ -81,7 +81,7 @@ class RunWriter:
         return on_rank_0(self.world, action, has_trained=self.has_trained)
 
     def write(self, action: Callable[[], None]) -> None:
-        """Run an action on rank 0 while the other ranks go on. Not collective: nobody learns of its outcome."""
+        """Run an action on rank 0 without waiting for it elsewhere. Not collective; its outcome is not shared."""
 
     def event(self, event: str, **fields: Value) -> None:
         """Append a record to ``metrics.jsonl`` and print its line."""
@@ -115,7 +115,7 @@ class RunWriter:
         return before
 
     def left_out(self, stage: str, step: int, path: Path, *, message: str) -> None:
-        """Tell that a stage goes on without a shard: in the metrics, and in the ledger if there is one.
+        """Report that a stage continues without a shard, in the metrics and the ledger, if there is one.
 
         Args:
             stage: Its name.

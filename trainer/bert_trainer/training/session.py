@@ -34,7 +34,7 @@ from bert_trainer.training.run_writer import RunWriter, open_writer
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What an attempt works with."""
+    """Everything that an attempt works with."""
 
     config: RunConfig
     """What the run began with, where this attempt was given something else."""
@@ -100,27 +100,27 @@ class Session:
 
     @property
     def health(self) -> HealthConfig:
-        """Policies and limits."""
+        """Health policies and thresholds."""
         return self.config.health or HealthConfig()
 
     def health_in(self, index: int) -> Health:
-        """Return what is known of the health of a stage where it begins or goes on."""
+        """Return the health state at which a stage begins or resumes."""
         health, at = Health(self.health, self.config.stages[index].name), self.resumed_in(index)
         if at is not None:
             health.load(at.health)
         return health
 
     def left_out_in(self, index: int) -> dict[int, str]:
-        """Return the steps of a stage, counted from 1, that rollbacks have left out, and why."""
+        """Return the steps of a stage, counted from 1, that rollbacks skip, with the reason."""
         return left_out_steps(self.rollbacks, index)
 
     def rollback_figures(self, index: int, step: int) -> dict[str, int]:
-        """Return what the metrics of a stage have of rollbacks, after a step."""
+        """Return the rollback metrics of a stage after a step."""
         left_out = sum(number <= step for number in self.left_out_in(index))
         return {"left_out_steps": left_out, "rollbacks": len(self.rollbacks)}
 
     def rolled_back(self, back: RolledBack) -> Session:
-        """Return the same, gone back to the newest checkpoint before a finding, or to the start. Collective.
+        """Return the session rolled back to the newest checkpoint before a finding, or the start. Collective.
 
         Raises:
             TrainingUnhealthy: as ``findings.roll_back``.

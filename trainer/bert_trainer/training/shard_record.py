@@ -21,7 +21,7 @@ _HINT = "delete it: the run goes on with the shards as they are"
 
 @dataclass(frozen=True, slots=True)
 class StageShards:
-    """What one stage began with."""
+    """Shards that one stage began with."""
 
     folder: Path
     """Relative to the dataset, or to the stage's shards."""

@@ -22,7 +22,7 @@ from bert_trainer.training.run_writer import RunWriter
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSchedule:
-    """The steps after which a stage is evaluated."""
+    """Steps after which a stage is evaluated."""
 
     evaluation: Evaluation | None
     """None: never."""
@@ -160,7 +160,7 @@ class StageEvaluations:
 
 
 def format_against_target(accuracy: float, wanted: float) -> str:
-    """Return an accuracy with four digits, or more where those would lie on the other side of what is wanted."""
+    """Format an accuracy with four digits, or more if rounding would cross the target."""
     rounded = (f"{accuracy:.{digits}f}" for digits in range(4, 17))
     return next((text for text in rounded if (float(text) >= wanted) == (accuracy >= wanted)), repr(accuracy))
 

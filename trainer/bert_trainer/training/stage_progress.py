@@ -17,7 +17,7 @@ from bert_trainer.training.run_writer import RunWriter
 
 @dataclass(slots=True)
 class StageProgress:
-    """Where a pretraining stage is."""
+    """Position in a pretraining stage."""
 
     index: int
     """Of the stage."""

@@ -24,7 +24,7 @@ _RECORD = "start.json"
 
 
 def start_folder(output: Path) -> Path:
-    """Return where the weights are kept."""
+    """Return the folder of the weights."""
     return output / FINETUNE_FOLDER / _START
 
 
@@ -46,7 +46,7 @@ def save_start_weights(
 
 @torch.no_grad()
 def load_start_weights(output: Path, parameters: FlatParameters) -> None:
-    """Read them back; raises InputError where they are missing, damaged, or another model's."""
+    """Load the weights. Raises InputError if they are missing, damaged, or another model's."""
     target = start_folder(output)
     restore_folder(target)
     tensors, _ = read_weights_folder(target, _RECORD)

@@ -32,7 +32,7 @@ from bert_trainer.training.unreadable_shards import read_step, resolve_unreadabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Takes the steps of one stage. Every method is collective."""
+    """Runs the steps of one stage. Every method is collective."""
 
     progress: StageProgress
     reader: StageReader
@@ -50,7 +50,7 @@ class Steps:
     """Micro-batches of a step, over all ranks."""
 
     def take(self) -> tuple[StepResult, bool]:
-        """Take the step that the reader has next.
+        """Run the next step.
 
         Returns:
             What became of it, and whether the clock asks for a checkpoint.
@@ -81,7 +81,7 @@ class Steps:
         return result, bool(in_time)
 
     def check_health(self) -> None:
-        """Find out what health says of the last step before it is saved.
+        """Judge the last step before it is saved.
 
         Raises:
             RolledBack, TrainingUnhealthy, RanksDisagree: what it says.

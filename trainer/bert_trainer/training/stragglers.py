@@ -29,7 +29,7 @@ by chance; what the operator's status says needs several in a row, so that the l
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one rank has done in an interval, per step."""
+    """Work of one rank in an interval, per step."""
 
     seconds: float
     """Without waits for others."""
@@ -42,7 +42,7 @@ class Work:
         return self.seconds > 0 and self.tokens > 0
 
     def over(self, seconds: float, per_token: float) -> float:
-        """Return how many times as long as a reference it took."""
+        """Return the ratio of this work to a reference."""
         return min(self.seconds / seconds, self.seconds / self.tokens / per_token)
 
 

@@ -30,7 +30,7 @@ def noise_limit(baseline: float, masked_tokens: int) -> float:
 
 
 def describe_verdict(found: Accuracy, baseline: float, config: RunConfig, *, steps: int) -> str | None:
-    """Return what to say of a model that does no better than the most frequent token, and what to try; else None.
+    """Return a remark on a model no better than the unigram baseline, with what to try; else None.
 
     Args:
         found: Its accuracy.

@@ -44,7 +44,7 @@ def _sees_jobs(webhook: Json) -> bool:
 
 
 def check_webhooks(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether whoever has to agree to pods and jobs can be asked."""
+    """Check that the webhooks which must admit pods and jobs have endpoints."""
     labels = {name_of(item): mapping(item, "metadata", "labels") for item in snapshot.items("namespaces")}
     with_jobs = {place: labels[place] for place in snapshot.job_namespaces() if place in labels}
     for configuration, webhook, service in closed_services(snapshot):
@@ -65,7 +65,7 @@ def check_webhooks(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def selects(selector: Json, labels: Json) -> bool:
-    """Return whether a label selector takes an object with these labels; an empty one takes all."""
+    """Return whether a label selector matches these labels; an empty one matches all."""
     if any(labels.get(key) != value for key, value in mapping(selector, "matchLabels").items()):
         return False
     for term in entries(selector, "matchExpressions"):

@@ -34,7 +34,7 @@ _FILE_SHARES = (
 
 
 def check_rights(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether this person may install the operator."""
+    """Check whether the current user may install the operator."""
     refused = [right for right in INSTALLING if snapshot.allowed.get(right) is False]
     wanted = [f"{verb} {resource}{f'.{group}' if group else ''}{f' in {place}' if place else ''}"
               for verb, group, resource, place in refused if verb != "escalate"]  # fmt: skip
@@ -53,7 +53,7 @@ def check_rights(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def check_obstacles(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether something of these names is there already."""
+    """Check whether objects of the operator's names exist already."""
     definition = snapshot.one("definition")
     if definition is not None:
         served = [str(item.get("name")) for item in entries(definition, "spec", "versions") if item.get("served")]
@@ -78,7 +78,7 @@ def check_obstacles(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def check_volumes(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether some class makes volumes that pods of several nodes may share."""
+    """Check whether a StorageClass provides volumes that pods on several nodes can share."""
     classes = snapshot.items("storage classes")
     shared = [name_of(item) for item in classes if _is_shared(str(item.get("provisioner")))]
     if not shared:

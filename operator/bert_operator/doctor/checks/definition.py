@@ -14,7 +14,7 @@ _APPLY = "kubectl apply --server-side -f deploy/kustomize/base/crd.yaml of the o
 
 
 def check_definition(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether the kind is served, and has every field of this release."""
+    """Check that the CRD is served and has every field of this release."""
     definition = snapshot.one("definition")
     if definition is None:
         why = "nobody can submit a job, and the operator cannot start"

@@ -54,7 +54,7 @@ _WHY = "no job starts, and none that runs is followed, until it works again; pod
 
 
 def check_operator(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether one operator runs, is ready and stays so."""
+    """Check that exactly one operator runs, is ready and stable."""
     found = snapshot.operators()
     if not found:
         problem = "no Deployment of the operator (label app.kubernetes.io/name=bert-operator, argument run)"
@@ -108,7 +108,7 @@ def _pods_of(snapshot: Snapshot, deployment: Json) -> list[Json]:
 
 
 def check_memory(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether the operator has been killed for its memory, or, where metrics-server runs, soon will be."""
+    """Check whether the operator was OOM-killed or, with metrics-server, is close to its memory limit."""
     used = {name_of(item): item for item in snapshot.items("operator metrics")}
     for deployment in snapshot.operators():
         limits = {str(item.get("name")): dig(item, "resources", "limits", "memory")
@@ -131,7 +131,7 @@ def check_memory(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def check_rights(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether the operator's account has every right that it uses."""
+    """Check that the operator's ServiceAccount has every permission that it uses."""
     namespaces = snapshot.watched_namespaces()
     needed = [right for right in NEEDED if not (namespaces and right == _NODES)]
     for deployment in snapshot.operators():

@@ -22,7 +22,7 @@ _STOPPED = ("Hold", "HoldAndDrain")
 
 
 def check_configuration(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether Kueue takes the children of jobs for work, and the job itself for none."""
+    """Check that Kueue manages the children of jobs, and not the jobs themselves."""
     manager = snapshot.kueue_manager()
     if manager is None or snapshot.kueue is None:
         return
@@ -64,7 +64,7 @@ def check_configuration(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def check_queues(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether every queue that a job names leads to one that admits."""
+    """Check that every queue that a job names leads to an active ClusterQueue."""
     used = {(demand.namespace, demand.queue): demand.owner for demand in find_demands(snapshot) if demand.queue}
     if used and GROUP not in snapshot.groups():
         owner = ", ".join(sorted(set(used.values())))

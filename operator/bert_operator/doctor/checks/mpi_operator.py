@@ -28,7 +28,7 @@ _MATTERS = "jobs with more than one worker are MPIJobs, which nothing else carri
 
 
 def check_presence(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether somebody carries out MPIJobs."""
+    """Check that a controller for MPIJobs is running."""
     found = snapshot.mpi_operators()
     if not found:
         if snapshot.one("mpijob definition") is None:
@@ -49,7 +49,7 @@ def check_presence(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def check_version(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether release and definition are those that children are written for."""
+    """Check that mpi-operator's release and CRD are those that children are written for."""
     definition = snapshot.one("mpijob definition")
     if definition is not None:
         served = [str(item.get("name")) for item in entries(definition, "spec", "versions") if item.get("served")]
@@ -68,7 +68,7 @@ def check_version(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def check_rights(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether it may clear a launcher's start time, which its own release forgets to grant."""
+    """Check for the permission to clear a launcher's start time, which mpi-operator's own release does not grant."""
     needed = [Right("batch", "jobs/status", "update")]
     for deployment in snapshot.mpi_operators():
         account = _account(deployment)

@@ -16,7 +16,7 @@ _STRICTNESS = {"privileged": 0, "baseline": 1, "restricted": 2}
 
 
 def check_pod_security(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether the standard of each namespace allows what its jobs, and the default profile, ask for."""
+    """Check that each namespace's Pod Security standard admits the pods of its jobs and the default profile."""
     levels = {name_of(item): dig(item, "metadata", "labels", ENFORCE) for item in snapshot.items("namespaces")}
     asked: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for demand, place in find_placed(snapshot):
@@ -35,7 +35,7 @@ def check_pod_security(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def check_quotas(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether the quotas of a namespace leave room for jobs that wait."""
+    """Check that the ResourceQuotas of a namespace leave room for waiting jobs."""
     demands = [demand for demand in find_demands(snapshot) if demand.is_waiting]
     for quota in snapshot.items("quotas"):
         hard = mapping(quota, "status", "hard") or mapping(quota, "spec", "hard")

@@ -20,7 +20,7 @@ _BUILT_IN = ("+k3s", "+rke2")
 
 
 def check_names(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether somebody answers for names, by which workers find each other."""
+    """Check that cluster DNS runs, by which workers find each other."""
     if not any(snapshot.endpoints.get(service) for service in cluster_dns.SERVICES):
         yield error(
             f"nobody answers for names: none of the Services {', '.join(cluster_dns.SERVICES)} has a ready endpoint",
@@ -30,7 +30,7 @@ def check_names(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def check_policies(snapshot: Snapshot) -> Iterator[Finding]:
-    """Tell where nothing is known to enforce the policies that the operator writes, and what they keep jobs from."""
+    """Report if nothing is known to enforce NetworkPolicies, and what they would block."""
     settings = snapshot.settings
     if settings is None or settings.document.get("jobNetworkPolicy") is not True:
         return

@@ -21,7 +21,7 @@ _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailab
 
 
 def check_nodes(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether nodes answer and are well."""
+    """Check that nodes are ready and report no problems."""
     for node in snapshot.items("nodes"):
         ready = condition(node, "Ready")
         if ready.get("status") != "True":
@@ -37,7 +37,7 @@ def check_nodes(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def check_fit(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether some node could hold a worker of every profile and of every job that has not ended."""
+    """Check that some node could hold a worker of every profile and of every active job."""
     nodes = [node for node in snapshot.items("nodes") if not dig(node, "spec", "unschedulable")]
     homeless: dict[str, list[str]] = defaultdict(list)
     too_large: dict[tuple[str, Fraction, Fraction, int], list[str]] = defaultdict(list)
@@ -75,7 +75,7 @@ def _has_labels(node: Json, demand: Demand) -> bool:
 
 
 def check_features(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether nodes that node-feature-discovery has looked at can compute what jobs and profiles cap or ask for."""
+    """Check that nodes labelled by node-feature-discovery have the instruction sets that jobs and profiles need."""
     looked_at = [node for node in snapshot.items("nodes") if _features(node)]
     for demand in find_demands(snapshot):
         chosen = [node for node in looked_at if _has_labels(node, demand)]
@@ -104,7 +104,7 @@ def _features(node: Json) -> set[str]:
 
 
 def check_clocks(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether nodes agree with the API server about the time, by their Leases.
+    """Check that the clocks of nodes and API server agree, by the nodes' Leases.
 
     kubelet writes ``renewTime`` by the node's clock, and the API server writes down in ``managedFields`` when that
     request came, by its own: their difference is the node's error, whoever reads it and whenever.
@@ -129,7 +129,7 @@ def check_clocks(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def lease_skew(lease: Json) -> float | None:
-    """Return the seconds by which the clock that wrote a Lease is ahead; None where that cannot be told."""
+    """Return the seconds by which a Lease writer's clock is ahead; None if unknown."""
     renewed = dig(lease, "spec", "renewTime")
     times = [
         entry.get("time")

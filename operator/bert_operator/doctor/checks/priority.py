@@ -21,7 +21,7 @@ _WHY = "a pod that fills its node evicts it: until it runs elsewhere no job star
 
 
 def check_priority(snapshot: Snapshot) -> Iterator[Finding]:
-    """Hold the operators' priority against that of classes that jobs may name, and those who submit them."""
+    """Compare the operator's priority with that of priority classes that jobs and their users may use."""
     classes = {name_of(item): item for item in snapshot.items("priority classes")}
     values = {name: int(item.get("value") or 0) for name, item in classes.items()}
     by_jobs = _allowed_classes(snapshot, values)

@@ -21,7 +21,7 @@ _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-
 
 
 def check_pulls(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether nodes get the images of jobs, and how long that takes."""
+    """Check that nodes pull the images of jobs, and how long that takes."""
     seen: set[tuple[str, str]] = set()
     for pod in snapshot.items("job pods"):
         status = pod.get("status")
@@ -55,5 +55,5 @@ def check_pulls(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of one of Go's durations, such as 1m3.2s."""
+    """Return a Go duration such as 1m3.2s in seconds."""
     return sum(float(value) * _SECONDS[unit] for value, unit in _PART.findall(text))

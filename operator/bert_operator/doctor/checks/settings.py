@@ -17,7 +17,7 @@ _PAGE = "docs/guides/install.md"
 
 
 def check_settings(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether the settings are there and say something that can be meant."""
+    """Check that the settings exist and are valid."""
     found = snapshot.settings
     if found is None:
         for deployment in snapshot.operators():
@@ -48,7 +48,7 @@ def check_settings(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def check_images(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether all images have names of somebody's registry."""
+    """Check that all images are set to names in a real registry."""
     for deployment in snapshot.operators():
         for image in images(deployment):
             if _is_placeholder(image):

@@ -24,7 +24,7 @@ def _used(snapshot: Snapshot) -> dict[tuple[str, str], list[Demand]]:
 
 
 def check_claims(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether every claim that a job mounts exists, is bound, and can be mounted by all of its pods."""
+    """Check that every claim that a job mounts exists, is bound, and can be mounted by all of its pods."""
     claims = {(namespace_of(item), name_of(item)): item for item in snapshot.items("claims")}
     classes = {name_of(item): item for item in snapshot.items("storage classes")}
     for (place, name), demands in _used(snapshot).items():
@@ -71,7 +71,7 @@ def _binding(claim: Json, classes: dict[str, Json]) -> Iterator[Finding]:
 
 
 def check_classes(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether claims that wait name a class that there is."""
+    """Check that pending claims name an existing StorageClass."""
     classes = {name_of(item): item for item in snapshot.items("storage classes")}
     used = _used(snapshot)
     for claim in snapshot.items("claims"):

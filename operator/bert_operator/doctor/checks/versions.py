@@ -12,7 +12,7 @@ OLDEST, NEWEST = (1, 31), (1, 36)
 
 
 def check_kubernetes(snapshot: Snapshot) -> Iterator[Finding]:
-    """See whether API server and nodes are of a release that tests have covered."""
+    """Check that API server and nodes run a tested release of Kubernetes."""
     told = str(dig(snapshot.one("version"), "gitVersion"))
     release = release_of(told)
     if release is not None and not OLDEST <= release[:2] <= NEWEST:

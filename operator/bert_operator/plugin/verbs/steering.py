@@ -94,7 +94,7 @@ def add_wait_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_wait(arguments: argparse.Namespace, context: Context) -> int:
-    """Wait for what becomes of a job.
+    """Wait for a state of a job.
 
     The exit code is 1 where that cannot happen any more, since the job has ended otherwise or was deleted, and 4 where
     it takes too long. With --for=ended a job that fails is waited for as well as one that succeeds.
@@ -137,7 +137,7 @@ def _agreed(context: Context, name: str) -> bool:
 
 
 def teller(context: Context) -> _Teller:
-    """Return what tells of a job that is waited for."""
+    """Return a callback that reports the state of a job while waiting for it."""
     return _Teller(context)
 
 

@@ -26,7 +26,7 @@ _LAUNCHER = {"cpu": 1.0, "memory": 2.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a job takes."""
+    """Resource use of a job."""
 
     hours: Mapping[str, float]
     """So far, by resource: hours of one node, one CPU, one GiB (memory) or one device."""
@@ -37,7 +37,7 @@ class Cost:
 
 
 def find_cost(job: Job, spec: Mapping[str, Any], now_s: float, *, is_frozen: bool) -> Cost:
-    """Return what a job takes.
+    """Return the resource use of a job.
 
     Args:
         job: As kubectl has it.
@@ -189,7 +189,7 @@ def show_cost(job: Job, cost: Cost, prices: Prices, ink: Ink, width: int) -> lis
 
 
 def not_known(cost: Cost, prices: Prices) -> list[str]:
-    """Return what the figures leave out, in sentences."""
+    """Return what the figures do not include, as sentences."""
     unpriced = [_label(name) for name in cost.hours if name not in prices.of_an_hour]
     unused = [printable(name) for name in prices.of_an_hour if name not in cost.hours]
     found = [f"Not known: {sentence[0].lower()}{sentence[1:]}" for sentence in cost.unknown]
@@ -206,7 +206,7 @@ def not_known(cost: Cost, prices: Prices) -> list[str]:
 
 
 def document_of(job: Job, cost: Cost, prices: Prices) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return the cost as a JSON document."""
     return {
         "namespace": job.namespace,
         "name": job.name,

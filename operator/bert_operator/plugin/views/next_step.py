@@ -7,7 +7,7 @@ from bert_operator.plugin.terminal import printable
 
 
 def next_step(job: Job, where: str = "") -> str:
-    """Return a sentence. where: the options that lead a command to the job, such as `` -n team``."""
+    """Return the next step for a job as a sentence. where: options for commands, such as `` -n team``."""
     match job.phase:
         case "Running":
             return _while_running(job, where)
@@ -59,6 +59,6 @@ def _after_failure(job: Job, where: str) -> str:
 
 
 def from_checkpoint(job: Job) -> str:
-    """Return where the next attempt begins."""
+    """Return where the next attempt starts from."""
     checkpoint = job.status.get("checkpoint")
     return f"from {printable(checkpoint['stage'])} step {checkpoint['step']}" if checkpoint else "from its beginning"

@@ -29,7 +29,7 @@ _EVALUATION_FIGURES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusData:
-    """Everything that a status is made of."""
+    """All data for the status screen."""
 
     job: Job
     pods: Sequence[Pod] = ()
@@ -48,7 +48,7 @@ class StatusData:
 
 
 def show_status(seen: StatusData, ink: Ink, *, verbose: bool = False, width: int = 100) -> list[str]:
-    """Return the screen. verbose: with conditions, all failures, pods and figures."""
+    """Return the status screen. verbose: with conditions, all failures, pods and figures."""
     job = seen.job
     lines = [_head(seen, ink), ""]
     for label, colour, finding in _attention(seen):
@@ -70,7 +70,7 @@ def show_status(seen: StatusData, ink: Ink, *, verbose: bool = False, width: int
 
 
 def summarize(seen: StatusData) -> dict[str, Any]:
-    """Return the same for programs: what ``status -o json`` prints. Keys stay, new ones may come."""
+    """Return the status as a JSON document for ``status -o json``. Keys are stable; new ones may be added."""
     job = seen.job
     return {
         "namespace": job.namespace,
@@ -193,7 +193,7 @@ def _figures(seen: StatusData, ink: Ink) -> Iterator[tuple[str, str]]:
 
 
 def output_of(job: Job) -> str:
-    """Return where a job's results lie."""
+    """Return the location of a job's results."""
     output = job.spec.get("output") or {}
     volume = output.get("volume") or {}
     claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")

@@ -31,7 +31,7 @@ _PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class TimeSpent:
-    """Seconds by what they were spent on."""
+    """Seconds by activity."""
 
     of: str
     """What they belong to, for people."""
@@ -40,18 +40,18 @@ class TimeSpent:
 
     @property
     def total_s(self) -> float:
-        """All of them."""
+        """Sum of all seconds."""
         return sum(self.seconds.values())
 
     def sentence(self) -> str:
-        """Return the shares, largest first, and what they are shares of."""
+        """Return the shares, largest first, and their total."""
         total_s = max(self.total_s, 1e-9)
         parts = sorted(self.seconds.items(), key=lambda part: -part[1])
         shares = ", ".join(f"{_percent(seconds / total_s)} {name}" for name, seconds in parts)
         return printable(f"{shares}; of {render_duration(self.total_s)} of {self.of}")
 
     def document(self) -> dict[str, Any]:
-        """Return the same for programs."""
+        """Return the times as a JSON document."""
         return {"of": self.of, "seconds": {name: round(seconds, 3) for name, seconds in self.seconds.items()}}
 
 
@@ -65,7 +65,7 @@ class _Part:
 
 
 def time_of_attempt(pod: Pod, timed: Sequence[tuple[float, ProgressRecord]], *, is_whole: bool) -> TimeSpent | None:
-    """Return where the time of a pod's attempt went, up to its end or its newest record; None before any report.
+    """Return the time of a pod's attempt by activity, up to its end or newest record; None before any report.
 
     Args:
         pod: The one with the log.
@@ -96,7 +96,7 @@ _END = {True: "newest report", False: "end"}
 
 
 def time_of_stage(job: Job) -> TimeSpent | None:
-    """Return where the time of the present stage went in its newest attempt, by the status alone; None: not told."""
+    """Return the time of the newest attempt's current stage by activity, from the status alone; None: unknown."""
     figures = {name: value for name, text in job.figures().items() if (value := _number(text)) is not None}
     if "data_wait_s" not in figures or "elapsed_s" not in figures:
         return None
@@ -106,7 +106,7 @@ def time_of_stage(job: Job) -> TimeSpent | None:
 
 
 def time_in_phases(job: Job, now_s: float) -> TimeSpent | None:
-    """Return how long the job has been in each phase, over all attempts; None where its operator does not count."""
+    """Return the time that a job spent in each phase, over all attempts; None if not recorded."""
     since_s = time_of(job.status.get("phaseSince"))
     if since_s is None:
         return None

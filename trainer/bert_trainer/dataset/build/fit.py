@@ -23,7 +23,7 @@ _SHOWN_CHARACTERS = 40
 
 
 def check_vocabulary(stage: PrepareStage, num_tokens: int, unknown_share: float, vocabulary: Path) -> None:
-    """Warn of a vocabulary that fits the text badly, or refuse it. The text stays encoded.
+    """Warn about, or refuse, a vocabulary that fits the text badly. The text stays encoded.
 
     num_tokens: of the text. unknown_share: of these, in [0, 1].
 
@@ -42,7 +42,7 @@ def check_vocabulary(stage: PrepareStage, num_tokens: int, unknown_share: float,
 
 
 def warn_about_accents(source: str, sentences: Iterable[str]) -> None:
-    """Log how many words lose accents with lower case, by the first of them; a warning where they are many.
+    """Log the share of the first words that lose accents in lower case; warn if it is large.
 
     Vowel signs of Arabic, Hindi or Thai are accents as well: to Unicode all are nonspacing marks, which BERT strips.
     """
@@ -66,14 +66,14 @@ def warn_about_accents(source: str, sentences: Iterable[str]) -> None:
 
 
 def without_accents(word: str) -> str:
-    """Return the word as BERT strips it, but for its case."""
+    """Strip a word's accents as BERT does; its case stays."""
     decomposed = unicodedata.normalize("NFD", word)
     kept = "".join(character for character in decomposed if unicodedata.category(character) != "Mn")
     return word if kept == decomposed else kept
 
 
 def warn_about_pairs(shards: Sequence[Path]) -> None:
-    """Warn of sentence pairs with one answer. shards: one of each length, which stands for the others."""
+    """Warn if nearly all sentence pairs have the same label. shards: one for each length."""
     for shard in shards:
         # Samples of a shard are shuffled, and the first rows of it are as good as all.
         block = next(iter(read_blocks(shard, None)), None)

@@ -26,7 +26,7 @@ _OTHER_PASSES = 2
 
 
 class BuildProgress:
-    """Units of work done and time spent: a block of text read, one encoded, a pass in between, a shard."""
+    """Units of work done and time spent: blocks read, blocks encoded, passes in between, shards."""
 
     def __init__(self, stage: PrepareStage, reporter: ProgressSink, *, blocks: int, shards: int) -> None:
         """blocks, shards: as many as are expected."""
@@ -65,12 +65,12 @@ class BuildProgress:
         self._report()
 
     def keep(self, parts: int = 1) -> None:
-        """Count finished parts that an earlier attempt has left: the encoded text, or shards."""
+        """Count parts finished by an earlier attempt: the encoded text, or shards."""
         self._kept += parts
         self._saved += parts
 
     def save(self) -> None:
-        """Count a part that is finished now, and that the next attempt would find."""
+        """Count a part that is finished and durable, so that the next attempt finds it."""
         self._saved += 1
 
     def finish(self) -> None:
@@ -89,7 +89,7 @@ class BuildProgress:
         }
 
     def tick(self) -> None:
-        """Repeat the last record if it is old, so that a long pass does not look like a hang."""
+        """Repeat the last record if it is old, so that a long pass is not taken for a hang."""
         if time.monotonic() - self._reported_at_s >= _TICK_S:
             self._report()
 

@@ -26,7 +26,7 @@ class Document:
 
 
 def split_into_documents(sentences: Iterable[str], characters: int) -> Iterator[tuple[str, ...]]:
-    """Split the sentences of a text into documents that are not too long; of no sentences, yield nothing.
+    """Split the sentences of a text into documents of limited size; yield nothing for no sentences.
 
     characters: an upper bound for all sentences together.
     """
@@ -49,7 +49,7 @@ def split_into_documents(sentences: Iterable[str], characters: int) -> Iterator[
 
 
 def text_of(sentences: Sequence[str]) -> bytes:
-    """Return the text of a document in UTF-8: a sentence on each line, without a line break at the end."""
+    """Return a document's text in UTF-8: one sentence per line, without a final line break."""
     return "\n".join(sentences).encode()
 
 
@@ -59,5 +59,5 @@ def digest_sentences(sentences: Sequence[str]) -> bytes:
 
 
 def digest_text(text: bytes | memoryview) -> bytes:
-    """Return the same of ``text_of`` the sentences."""
+    """Return the same digest from ``text_of`` the sentences."""
     return hashlib.sha256(text).digest()

@@ -17,7 +17,7 @@ _DIGITS = 9
 
 
 def draw_chance(digest: bytes, seed: int) -> float:
-    """Return a number in [0, 1) that depends on a document's text and the seed alone. digest: of the text."""
+    """Return a number in [0, 1) that depends only on a document's text and the seed. digest: of the text."""
     return int.from_bytes(hashlib.sha256(f"{seed}/drawn/".encode() + digest).digest()[:8]) / 2**64
 
 
@@ -32,7 +32,7 @@ def count_draws(weights: NDArray[np.float64], chances: NDArray[np.float64], dupe
 
 
 def repeats_in_pass(draws: NDArray[np.int32], number: int, passes: int) -> NDArray[np.int64]:
-    """Return how often each document is walked over in one pass, (D,), so that all passes make up its draws.
+    """Return how often each document is traversed in one pass, (D,), so that all passes add up to its draws.
 
     draws: (D,), 0: once in every pass. number: of the pass, below ``passes``. Draws are dealt out to the passes in
     turn, so that a document drawn more often than there are passes is as seldom as possible twice in one.

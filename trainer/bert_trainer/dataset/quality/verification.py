@@ -42,7 +42,7 @@ _SHAPES_COMPARED = 9
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found in a file or a folder; it is valid if there are no problems."""
+    """Problems found in a file or folder; it is valid without any."""
 
     path: Path
     problems: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ _NAMED_FILES = 5
 
 @dataclass(frozen=True, slots=True)
 class KnownShard:
-    """What tells a shard from another one that has taken its place."""
+    """Identity of a shard, to detect a replacement."""
 
     rows: int
     num_bytes: int
@@ -135,7 +135,7 @@ class ShardFolder:
         return cls(paths, rows, vocabulary.size, sequence_length, max_predictions, tuple(known.values()))
 
     def check_same(self, known: Mapping[str, KnownShard]) -> None:
-        """Compare with what the files were when the run began.
+        """Compare the files with those that the run began with.
 
         Raises:
             DataUnreadable: files are others, gone, or new; names the first of them.
@@ -246,7 +246,7 @@ _RESTORE = (
 
 
 def other_shards(folder: Path, problems: Mapping[str, str], num_known: int, *, may_skip: bool = True) -> DataUnreadable:
-    """Return the error about files that are not what they were.
+    """Return the error for shards that have changed since the run began.
 
     Args:
         folder: Where they are.

@@ -22,7 +22,7 @@ _LOST = frozenset({GONE, _DAMAGED})
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What ``find_losses`` found."""
+    """Lost or damaged shards."""
 
     folder: Path
     num_known: int
@@ -31,16 +31,16 @@ class Losses:
 
     @property
     def show_when_read(self) -> bool:
-        """Whether each of them is noticed by whoever reads it, so that all others can be read."""
+        """Whether each loss shows when that shard is read, so that all others can be read."""
         return _REWRITTEN not in self.problems.values()
 
     def error(self) -> DataUnreadable:
-        """Return the error that names the first."""
+        """Return the error that names the first loss."""
         return other_shards(self.folder, self.problems, self.num_known, may_skip=self.show_when_read)
 
 
 def find_losses(folder: Path, known: Mapping[str, KnownShard], opened: ShardFolder | None) -> Losses:
-    """Return what has become of files that are gone or damaged, in the folder with which a run began.
+    """Return the missing or damaged shards of the folder that a run began with.
 
     A folder that was made anew is another one, also where it has fewer parts. A single file that is still the very same
     shows that the folder is; a file that is there under another name is not lost.

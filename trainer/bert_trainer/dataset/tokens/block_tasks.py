@@ -38,7 +38,7 @@ class SurveyTask:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What decides about D documents: whether they are copies, held out, drawn."""
+    """Digests and MinHash bands of D documents, which decide about copies, held-out and draws."""
 
     digests: bytes
     """32 bytes each: SHA-256 of the text."""
@@ -164,6 +164,6 @@ def _token_cache(vocabulary_path: Path, lower_case: bool) -> tuple[WordCache, in
 
 
 def clear_word_caches() -> None:
-    """Free the caches of words in a process that goes on to build shards."""
+    """Free the word caches of a process that goes on to build shards."""
     _signatures.cache_clear()
     _token_cache.cache_clear()

@@ -71,7 +71,7 @@ class Vocabulary:
 
     @property
     def settings(self) -> WordPieceSettings:
-        """How text is split into these tokens: as files say, or as BERT does."""
+        """Rules by which text is split into these tokens: from its files, else BERT's."""
         return self.said or _BERTS_OWN
 
     @property
@@ -299,7 +299,7 @@ def describe_unknown(share: float) -> str:
 
 
 def check_unknown(source: str, num_tokens: int, share: float, allowed: float, remedy: str) -> None:
-    """Refuse a text that the vocabulary does not know, unless it is too short to tell.
+    """Refuse a text with too many [UNK], unless it is too short to tell.
 
     Args:
         source: The text, and where the vocabulary is.
@@ -363,7 +363,7 @@ def _alphabet(
 
 
 def make_tokenizer(vocabulary: Vocabulary, *, lower_case: bool) -> Tokenizer:
-    """Return what splits text into a vocabulary's tokens, as its settings say, without [CLS] and [SEP] around them.
+    """Return a tokenizer for a vocabulary and its settings, without [CLS] and [SEP].
 
     lower_case must be what the vocabulary was made with.
     """
@@ -378,7 +378,7 @@ def make_tokenizer(vocabulary: Vocabulary, *, lower_case: bool) -> Tokenizer:
 
 
 class Encoder:
-    """Turns sentences into the ids of one vocabulary."""
+    """Encodes sentences as token ids of one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary, *, lower_case: bool) -> None:
         """lower_case must be what the vocabulary was made with."""

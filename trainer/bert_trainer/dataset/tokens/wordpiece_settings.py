@@ -25,7 +25,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class WordPieceSettings:
-    """What decides, beside the vocabulary, which tokens a text becomes."""
+    """Tokenization rules that, with the vocabulary, determine the tokens of a text."""
 
     lower_case: bool | None = None
     """Whether text loses its capitals; None: no file says it."""
@@ -39,11 +39,11 @@ class WordPieceSettings:
     """Characters of a word, at most; a longer one is [UNK]."""
 
     def drops_accents(self, lower_case: bool) -> bool:
-        """Return whether text loses its accents where its case is as given."""
+        """Return whether accents are stripped when the case is kept."""
         return lower_case if self.strip_accents is None else self.strip_accents
 
     def plainly(self, lower_case: bool | None) -> WordPieceSettings:
-        """Return what splits text alike, without a word on accents that go with the case.
+        """Return equivalent settings with the accent rule left to the case rule if possible.
 
         lower_case: counts where these settings do not say it; None: nobody does.
         """
@@ -52,11 +52,11 @@ class WordPieceSettings:
         return replace(self, lower_case=case, strip_accents=None if goes_without_saying else self.strip_accents)
 
     def agrees_with(self, other: WordPieceSettings) -> bool:
-        """Return whether both split text alike; one that says nothing of the case agrees with either."""
+        """Return whether both tokenize alike; settings without a case rule agree with either."""
         return self.plainly(other.lower_case) == other.plainly(self.lower_case)
 
     def describe(self, lower_case: bool) -> str:
-        """Return what becomes of text, for people."""
+        """Describe the settings for people."""
         drops_accents = self.drops_accents(lower_case)
         case = "lower-cased" if lower_case else "cased"
         # What goes without saying is not said: cased text has its accents.
@@ -71,7 +71,7 @@ class WordPieceSettings:
         )
 
     def as_tokenizer_config(self, lower_case: bool | None) -> dict[str, Any]:
-        """Return the keys of ``tokenizer_config.json`` that say the same."""
+        """Return the equivalent keys of ``tokenizer_config.json``."""
         said = {
             "do_lower_case": lower_case,
             "strip_accents": self.strip_accents,
@@ -87,6 +87,6 @@ class WordPieceSettings:
 
 
 def refusal(path: Path, key: str, got: object, allowed: str, hint: str = _REMEDY) -> InputError:
-    """Return the error for a setting that changes tokens and is not carried out here."""
+    """Return the error for an unsupported tokenizer setting."""
     text = got if isinstance(got, str) and got.startswith("the ") else repr(got)
     return InputError(f"{path}: {key}: got {shown(str(text)[:120])}; allowed: {allowed}", hint=hint)

@@ -27,7 +27,7 @@ _TASKS_PER_RANK = 2
 
 
 def world_size() -> int:
-    """Return the ranks that mpirun started, from its environment variables; 1 without mpirun."""
+    """Return the number of ranks that mpirun started, by its environment variables; 1 without mpirun."""
     return read_size(os.environ)
 
 
@@ -73,7 +73,7 @@ class MpiWorld:
                 time.sleep(_POLL_S)
 
     def serve(self) -> None:
-        """Answer the tasks of rank 0 until there are no more. Signals that ask for a stop are left to rank 0."""
+        """Execute the tasks of rank 0 until there are no more. Stop signals are left to rank 0."""
         # A terminal's signals, and SIGUSR1 through mpirun, reach all ranks; one that died of them would end the job.
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)

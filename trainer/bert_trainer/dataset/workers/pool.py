@@ -50,7 +50,7 @@ def usable_cores() -> int:
 
 
 class TaskPool(ABC):
-    """Carries out independent tasks on several processes; a subclass says on which. A context manager.
+    """Runs independent tasks on several processes. A context manager; subclasses provide the processes.
 
     Tasks and results must be picklable. The order of completion is not fixed.
     """
@@ -283,7 +283,7 @@ def _end(workers: list[_Worker]) -> None:
 
 
 def serve(fd: int) -> None:
-    """Answer tasks until the other end of the pipe closes: the whole life of a worker process."""
+    """Main loop of a worker process: execute tasks until the pipe closes."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -306,7 +306,7 @@ Answer = tuple[Result | None, TrainerError | None, OSError | None, str]
 
 
 def answer(function: Callable[[Task], Result], task: Task) -> Answer[Result]:
-    """Carry out a task."""
+    """Execute a task."""
     try:
         return function(task), None, None, ""
     except TrainerError as error:
@@ -325,7 +325,7 @@ def _number_of(error: BaseException | None) -> OSError | None:
 
 
 def result_of(answered: Answer[Any]) -> Any:
-    """Return what a task returned, or raise what it raised, in another process.
+    """Return the result of a task run in another process, or raise its exception.
 
     Raises:
         TrainerError: as the task raised it.

@@ -24,16 +24,16 @@ from bert_trainer.model.precision import at_least_fp32
 
 
 class Backend(ABC):
-    """What computes the passes of a model, on one device and in one type; ``dropout`` is None for none."""
+    """Computes a model's passes on one device and in one dtype; ``dropout`` None: no dropout."""
 
     __slots__ = ()
 
     @abstractmethod
     def describe(self, rank: int, precision: str) -> str:
-        """Return what a rank computes with, in one line: place, device, and what was chosen there."""
+        """Describe in one line how a rank computes: device and the choices made there."""
 
     def stage_batch(self, batch: Batch, *, sequence_length: int, micro_batch_size: int) -> Batch:
-        """Return a micro-batch, still on the CPU, as passes want it; the thread that reads it calls this.
+        """Convert a micro-batch, still on the CPU, to the form that passes need; called by the reader thread.
 
         Args:
             batch: As it was read.
@@ -72,7 +72,7 @@ class Backend(ABC):
 
 
 class LayeredBackend(Backend):
-    """A backend that computes the embeddings, one layer after the other, and the masked-LM head."""
+    """A backend that implements embeddings, encoder layers and the masked-LM head separately."""
 
     __slots__ = ()
 

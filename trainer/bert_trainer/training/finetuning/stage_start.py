@@ -20,7 +20,7 @@ _START_OVER = "start over (output.ifExists: New)"
 def check_stage_unchanged(
     stage: FinetuneStage, data_sha256: str | None, world: World, writer: RunWriter, *, has_begun: bool
 ) -> int:
-    """Compare with what the stage began with, or keep it where the stage begins. Collective.
+    """Compare the stage's inputs with those it began with, or record them at its start. Collective.
 
     Args:
         stage: Of the run.

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @cache
 def why_not_compiled(device: torch.device) -> str | None:
-    """Return why nothing can be compiled for a device, in one line; None where it works. Takes seconds."""
+    """Return in one line why torch.compile does not work for a device; None if it does. Takes seconds."""
     if os.environ.get(SWITCH) == "off":
         return f"{SWITCH}=off"
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < _OLDEST_FOR_TRITON:

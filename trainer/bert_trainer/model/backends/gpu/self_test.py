@@ -21,7 +21,7 @@ _DROPOUT = 0.25
 
 
 def find_fault(name: Attention, device: torch.device, dtype: torch.dtype, head_size: int) -> str | None:
-    """Return what is wrong with a way of attention, in one line; None if it passes."""
+    """Return in one line what an attention implementation computes wrong; None if it passes."""
     try:
         return _compare(name, device, dtype, head_size)
     except torch.OutOfMemoryError:
