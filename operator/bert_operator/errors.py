@@ -61,7 +61,7 @@ PathPart = str | int
 Path = tuple[PathPart, ...]
 
 ABSENT = "nothing"
-"""``got`` of a problem with a missing field."""
+"""``got`` of a problem with a missing field, which is reported as required."""
 
 # Compared, not only shown: in a cluster such a field has another next step (cluster.settings_rules).
 UNKNOWN_FIELD = "a field that does not exist here"
@@ -82,7 +82,8 @@ class Problem:
 
     def __str__(self) -> str:
         """Render on one line."""
-        return f"{self.path}: got {self.got}; allowed: {self.allowed}; next: {self.next_step}"
+        found = "required" if self.got == ABSENT else f"got {self.got}; allowed"
+        return f"{self.path}: {found}: {self.allowed}; next: {self.next_step}"
 
 
 def render_path(path: Path) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from bert_operator.api.parsing.validation import parse_job
-from bert_operator.errors import InvalidJob, Problem
+from bert_operator.errors import ABSENT, InvalidJob, Problem
 from job_changes import Spec, drop, pretrain, put
 from sample_job import EVALUATE, EXPORT, PHASE1, PREPARE, sample_document
 
@@ -46,14 +46,14 @@ MISTAKES: dict[str, tuple[Callable[[Spec], object], str, tuple[str, ...]]] = {
     "missing number": (
         drop("stages", PHASE1, "pretrain", "learningRate"),
         f"{P1}.learningRate",
-        ("got nothing", "a number, above 0 and at most 1", "add it (peak"),
+        ("required", "a number, above 0 and at most 1", "add it (peak"),
     ),
     "missing section": (
         drop("output"),
         "spec.output",
-        ("got nothing", "an object with the fields ifExists, path"),
+        ("required", "an object with the fields ifExists, path"),
     ),
-    "missing model": (drop("model"), "spec.model", ("got nothing",)),
+    "missing model": (drop("model"), "spec.model", ("required",)),
     "no stages": (put("stages", value=[]), "spec.stages", ("a list of 1 to 32 entries",)),
     "stages that are no list": (
         put("stages", value={"name": "a"}),
@@ -179,8 +179,10 @@ def test_a_mistake_is_the_only_problem_and_says_what_to_do(case: str) -> None:
     problems = problems_of(change)
     assert [problem.path for problem in problems] == [path]
     text = str(problems[0])
-    assert text.startswith(f"{path}: got ")
-    assert all(word in text for word in ("; allowed: ", "; next: ", *words)), text
+    is_missing = problems[0].got == ABSENT
+    assert text.startswith(f"{path}: required: " if is_missing else f"{path}: got ")
+    assert is_missing or "; allowed: " in text
+    assert all(word in text for word in ("; next: ", *words)), text
 
 
 @pytest.mark.parametrize(

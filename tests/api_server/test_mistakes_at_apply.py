@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from bert_operator.api.parsing.validation import parse_job
-from bert_operator.errors import InvalidJob
+from bert_operator.errors import ABSENT, InvalidJob
 from cluster_api import Api
 from control_plane import ControlPlane
 from job_changes import Change, both, drop, pretrain, put
@@ -182,7 +182,7 @@ FROM_BERT_SCRIPTS: dict[str, Mistake] = {
         drop("stages", PREPARE),
         "spec.dataset.path",
         ("name the dataset's folder, add a prepare stage",),
-        ("got nothing", "spec.stages[0].pretrain"),
+        ("required", "spec.stages[0].pretrain"),
     ),
     "evaluation only": Mistake(
         lambda spec: spec.update(stages=[spec["stages"][PREPARE], spec["stages"][EVALUATE], spec["stages"][PHASE1]]),
@@ -381,7 +381,7 @@ FROM_MPI_JOBS: dict[str, Mistake] = {
     "image with a blank": Mistake(
         put("image", value="trainer: latest"), "spec.image", ("should match",), ("without spaces",)
     ),
-    "no output": Mistake(drop("output"), "spec.output", ("Required value",), ("got nothing", "add it")),
+    "no output": Mistake(drop("output"), "spec.output", ("Required value",), ("required", "add it")),
 }
 
 FROM_INTEL: dict[str, Mistake] = {
@@ -419,13 +419,13 @@ IN_THE_OPERATOR: dict[str, Mistake] = {
         put("resources", value={"hugepages": {"2Mi": "1Gi"}}),
         "spec.resources.memory",
         (),
-        ("got nothing", "only together with memory", "add resources.memory"),
+        ("required", "only together with memory", "add resources.memory"),
     ),
     "pinning by socket without their number": Mistake(
         put("cpu", value={"pinning": "socket"}),
         "spec.cpu.sockets",
         (),
-        ("got nothing", "the number of sockets of a node", "add sockets, or choose another pinning"),
+        ("required", "the number of sockets of a node", "add sockets, or choose another pinning"),
     ),
     "more predictions than an inherited length has": Mistake(
         put("stages", EVALUATE, "evaluate", "maxPredictionsPerSequence", value=160),
@@ -462,7 +462,8 @@ def test_the_operator_names_it_alone_with_the_next_step(case: str) -> None:
         parse_job(sample_document(mistake.change))
     assert [problem.path for problem in caught.value.problems] == [mistake.path]
     text = str(caught.value)
-    assert all(word in text for word in ("got ", "allowed: ", "next: ", *mistake.ours)), text
+    shape = (": required: ",) if caught.value.problems[0].got == ABSENT else ("got ", "allowed: ")
+    assert all(word in text for word in (*shape, "next: ", *mistake.ours)), text
 
 
 def test_kubectl_prints_every_problem_on_its_own_line(control_plane: ControlPlane, api: Api) -> None:

@@ -40,7 +40,7 @@ def read(document: Document) -> BertPretrainJob | list[str]:
 
 
 _MAY_COME_FROM_A_PROFILE = re.compile(
-    r"spec\.(cpu\.(sockets|numaNodes|coresPerRank)|((worker|launcher)\.)?resources\.memory): got nothing;"
+    r"spec\.(cpu\.(sockets|numaNodes|coresPerRank)|((worker|launcher)\.)?resources\.memory): required:"
     r"|spec\.((worker|launcher)\.)?resources\.accelerator\.resourceClaim: got .*; allowed: the name of an entry"
     r"|spec\.(workloadPriorityClass|scheduling\.topology): got .*; allowed: nothing without queueName"
 )

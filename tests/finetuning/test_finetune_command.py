@@ -155,7 +155,7 @@ def test_random_weights_need_no_file_of_weights(tmp_path: Path, mrpc: Path, weig
     assert (config.initial_checkpoint, stage_of(config).start_from) == (None, "random")
     files = ("--model-config", weights / "config.json", "--vocabulary-file", weights / "vocab.txt")
     assert configure("--task", "mrpc", "--data", mrpc, "--start-from", "random", *files).sizes == config.sizes
-    with pytest.raises(InputError, match=r"--model: got nothing; allowed: a folder with config.json and vocab.txt"):
+    with pytest.raises(InputError, match=r"--model is required: a folder with config.json and vocab.txt"):
         configure("--task", "mrpc", "--data", mrpc, "--start-from", "random")
 
 
@@ -170,17 +170,17 @@ def test_rows_of_padding_are_no_entries(mrpc: Path, weights: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "complaints"),
     [
-        ("--task mrpc", ["--data: got nothing; allowed: the folder with the official files"]),
+        ("--task mrpc", ["--data is required: the folder with the official files"]),
         (
             "--task mrpc --data {mrpc} --train {mrpc} --label x",
-            ["--train: got a value; allowed: with a table of one's own", "--label: got a value"],
+            ["--train: got a value; allowed: with your own tables", "--label: got a value"],
         ),
         (
             "--task classification --data {mrpc} --train none.csv --text body",
             [
                 "--data: got {mrpc}; allowed: with GLUE and SQuAD",
-                "--validation: got nothing; allowed: a file",
-                "--label: got nothing; allowed: the name of a column",
+                "--validation is required: a file",
+                "--label is required: the name of a column",
                 "--train: got none.csv, which does not exist",
             ],
         ),
@@ -188,7 +188,7 @@ def test_rows_of_padding_are_no_entries(mrpc: Path, weights: Path) -> None:
             "--task regression --train {mrpc} --validation {mrpc} --text a --label b --question c --labels x",
             ["--question: got a value; allowed: not with regression", "--labels: got a value"],
         ),
-        ("--task spans --train {mrpc} --validation {mrpc} --question q --answer a", ["--context: got nothing"]),
+        ("--task spans --train {mrpc} --validation {mrpc} --question q --answer a", ["--context is required"]),
         ("--task rte --data {mrpc}/nowhere", ["--data: got {mrpc}/nowhere, which does not exist; allowed: a folder"]),
     ],
 )
@@ -267,7 +267,7 @@ def test_a_question_longer_than_its_row_is_refused_by_both_options(tmp_path: Pat
 
 
 def test_weights_that_are_not_there_are_named(tmp_path: Path, mrpc: Path, weights: Path) -> None:
-    with pytest.raises(InputError, match=r"--model: got nothing; allowed: weights to start from"):
+    with pytest.raises(InputError, match=r"--model is required: weights to start from"):
         configure("--task", "mrpc", "--data", mrpc)
     with pytest.raises(InputError, match=rf"--model: got {mrpc}, where no weights were recognized"):
         configure("--task", "mrpc", "--data", mrpc, "--model", mrpc)
@@ -292,7 +292,7 @@ def test_the_configuration_is_shown_before_torch_has_loaded(mrpc: Path, weights:
 
 def test_a_mistake_ends_the_command_with_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["finetune", "--task", "mrpc", "--output", str(tmp_path / "out")]) == 2
-    assert "--data: got nothing" in capsys.readouterr().err
+    assert "--data is required" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

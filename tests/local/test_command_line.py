@@ -75,7 +75,7 @@ def test_check_reports_the_problems_of_every_job_in_a_stream(
     output, remarks = capsys.readouterr()
     assert output == f"{path}: demo: {VALID}\n"
     assert f"{path}: demo: The job has 1 problem:\n  spec.precision: got" in remarks
-    assert f"{path}: no name: The job has 1 problem:\n  metadata: got nothing" in remarks
+    assert f"{path}: no name: The job has 1 problem:\n  metadata: required" in remarks
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_a_job_is_judged_by_default_settings_unless_others_are_named(
 ) -> None:
     job, settings = files
     assert main(["check", job, "--cluster"]) == 2
-    assert "spec.output.volume: got nothing" in capsys.readouterr().err
+    assert "spec.output.volume: required" in capsys.readouterr().err
     assert main(["check", job, "--cluster", "--settings", settings]) == 0
     assert capsys.readouterr().out == f"valid; judged by {settings}, profile xeon\n"
     privileged = tmp_path / "privileged.yaml"

@@ -101,8 +101,8 @@ def without(key: str) -> dict[str, Any]:
 
 
 REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
-    "a missing key": (without("hidden_size"), "hidden_size: got nothing; allowed: a whole number from 8 to 16384"),
-    "no activation": (without("hidden_act"), "hidden_act: got nothing; allowed: gelu, gelu_python"),
+    "a missing key": (without("hidden_size"), "hidden_size is required: a whole number from 8 to 16384"),
+    "no activation": (without("hidden_act"), "hidden_act is required: gelu, gelu_python"),
     "another activation": (changed(hidden_act="relu"), "hidden_act: got 'relu'; allowed: gelu, gelu_python"),
     "a list of activations": (changed(hidden_act=["gelu"]), r"hidden_act: got \['gelu'\]; allowed"),
     "text for a number": (changed(hidden_size="1024"), "hidden_size: got '1024'; allowed: a whole number"),

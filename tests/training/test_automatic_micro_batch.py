@@ -219,7 +219,7 @@ def test_the_command_shows_the_sizes_and_leaves_the_output_folder_alone(
 
 def test_a_run_needs_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert "--config: got nothing" in capsys.readouterr().err
+    assert "--config is required" in capsys.readouterr().err
 
 
 def test_it_does_not_go_with_means_of_micro_batches(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(write_report_of(arguments.folder))  # noqa: T201 - the result
             return 0
         if arguments.config is None:
-            raise InputError("--config: got nothing; allowed: the path of a run configuration")
+            raise InputError("--config is required: the path of a run configuration")
         config = load_run_config(arguments.config)
         if arguments.profile is not None:
             steps = parse_profile_steps(arguments.profile)

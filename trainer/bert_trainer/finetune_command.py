@@ -358,13 +358,13 @@ def _data_problems(arguments: argparse.Namespace) -> Iterator[str]:
     given = [name for name in named if getattr(arguments, name)]
     if arguments.task not in OWN_TABLES:
         if arguments.data is None:
-            yield "--data: got nothing; allowed: the folder with the official files"
-        yield from (f"{_option(name)}: got a value; allowed: with a table of one's own" for name in given)
+            yield "--data is required: the folder with the official files"
+        yield from (f"{_option(name)}: got a value; allowed: with your own tables" for name in given)
         return
     if arguments.data is not None:
         yield f"--data: got {shown(arguments.data)}; allowed: with GLUE and SQuAD; name --train and --validation"
     needed = ("train", "validation", *NEEDED_COLUMNS[kind])
-    yield from (f"{_option(name)}: got nothing; allowed: {_needed(name)}" for name in needed if name not in given)
+    yield from (f"{_option(name)} is required: {_needed(name)}" for name in needed if name not in given)
     useful = {*_FILES, *needed, *OPTIONAL_COLUMNS[kind], *(["labels"] if kind == "classification" else [])}
     yield from (f"{_option(name)}: got a value; allowed: not with {kind}" for name in given if name not in useful)
 
@@ -398,8 +398,7 @@ def _find_model(arguments: argparse.Namespace) -> tuple[str | None, Described]:
     if arguments.start_from == "random":
         if model is None and None in files:
             raise InputError(
-                "--model: got nothing; allowed: a folder with config.json and vocab.txt, or --model-config and "
-                "--vocabulary-file",
+                "--model is required: a folder with config.json and vocab.txt, or --model-config and --vocabulary-file",
                 hint="name what describes the model that is to be trained from random weights",
             )
         if model is not None and "bert-trainer" in find_formats(model):
@@ -407,7 +406,7 @@ def _find_model(arguments: argparse.Namespace) -> tuple[str | None, Described]:
         return None, describe_model(model or Path(), *files)
     if model is None:
         raise InputError(
-            "--model: got nothing; allowed: weights to start from",
+            "--model is required: weights to start from",
             hint="name a folder of weights, such as bert-data fetch bert-base-uncased brings; without any, write "
             "--start-from random",
         )

@@ -149,12 +149,13 @@ def _find_problems(content: Mapping[str, Any], numbers: Mapping[str, _Number], a
     problems = []
     for key, number in sorted(numbers.items()):
         if key not in content:
-            problems.append(f"{key}: got nothing; allowed: {number.allowed}")
+            problems.append(f"{key} is required: {number.allowed}")
         elif not number.holds(content[key]):
             problems.append(f"{key}: got {content[key]!r:.100}; allowed: {number.allowed}")
     if content.get(activation) not in [*ACTIVATIONS]:
-        got = f"{content[activation]!r:.100}" if activation in content else "nothing"
-        problems.append(f"{activation}: got {got}; allowed: {', '.join(ACTIVATIONS)}")
+        is_given = activation in content
+        found = f"{activation}: got {content[activation]!r:.100}; allowed" if is_given else f"{activation} is required"
+        problems.append(f"{found}: {', '.join(ACTIVATIONS)}")
     if content.get(GELU_FORM, "none") not in [*_FORMS]:
         problems.append(f"{GELU_FORM}: got {content[GELU_FORM]!r:.100}; allowed: {', '.join(_FORMS)}")
     if "layer_norm_eps" in content and not _EPSILON.holds(content["layer_norm_eps"]):
