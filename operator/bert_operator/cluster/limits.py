@@ -76,11 +76,11 @@ class Bounds(BaseModel):
     """Resources of device plugins that jobs may name in ``accelerator`` and ``rdma``. An accelerator without a name is
     ``nvidia.com/gpu``."""
     resource_claims: _Names = None
-    """ResourceClaimTemplates, and ResourceClaims, that jobs may name. With gpusPerNamespace none may be named."""
+    """ResourceClaimTemplates and ResourceClaims that jobs may name; none with gpusPerNamespace."""
     priority_classes: _Names = ()
     """PriorityClasses that jobs may name. Left out: none."""
     workload_priority_classes: _Names = None
-    """Kueue's WorkloadPriorityClasses that jobs may name. Those that name none go by their PriorityClass."""
+    """Kueue WorkloadPriorityClasses that jobs may name. Jobs without one are ranked by their PriorityClass."""
     scheduler_names: _Names = None
     """Schedulers that jobs may name."""
     runtime_classes: _Names = None
@@ -88,25 +88,26 @@ class Bounds(BaseModel):
     tolerations: _Names = None
     """Keys of taints that jobs may tolerate. A toleration without a key tolerates every taint, and is refused."""
     node_labels: _Names = None
-    """Labels of nodes that jobs may choose by, in nodeSelector and in nodeAffinity; ``metadata.name`` for nodes by
-    name."""
+    """Node labels that jobs may select by, in nodeSelector and nodeAffinity; ``metadata.name`` for nodes by name."""
     affinity_namespaces: _Names = None
-    """Further namespaces whose pods podAffinity and podAntiAffinity may name, besides the job's own: with the latter a
-    job keeps pods of other namespaces off its nodes."""
+    """Other namespaces whose pods podAffinity and podAntiAffinity may name; with podAntiAffinity a job keeps pods of
+    those namespaces off its nodes."""
     stop_grace_seconds: _Seconds = None
-    """Longest runPolicy.stopGraceSeconds."""
+    """Maximum runPolicy.stopGraceSeconds."""
     ranks_per_namespace: _Count = None
-    """Ranks of all attempts of a namespace at one time. Jobs beyond it wait; one that alone has more is invalid."""
+    """Maximum ranks of all concurrent attempts of a namespace. Jobs beyond it wait; one that alone exceeds it is
+    invalid."""
     gpus_per_namespace: _Count = None
-    """The same for accelerators, whatever resource they are, network devices of profiles left out. Jobs may then have
-    devices by resourceClaims only from a profile: how many a claim brings is not known. Each counts as one."""
+    """Maximum accelerators of all concurrent attempts of a namespace, of any resource but the network devices of
+    profiles. Jobs may then use resourceClaims only from a profile, since the number of devices in a claim is unknown.
+    Each counts as one."""
 
 
 class Limits(Bounds):
     """Limits for all namespaces, with overrides for some."""
 
     namespaces: dict[Namespace, Bounds] = {}
-    """By the name of a namespace; a field that is given there replaces the one above, ``any`` takes it away."""
+    """Overrides by namespace: a field given there replaces the general one; ``any`` removes the limit."""
 
     def of(self, namespace: str) -> Bounds:
         """Return the limits of a namespace. Its own pods are always exempt from ``affinity_namespaces``."""

@@ -45,7 +45,7 @@ class PriorityBoost(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True)
 
     after_seconds: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1, max_length=9)]
-    """Ages of unsaved work, ascending: each that is reached adds 1 to the priority."""
+    """Ages of unsaved work in seconds, ascending: each one that is reached adds 1 to the priority."""
 
     @field_validator("after_seconds")
     @classmethod
@@ -63,56 +63,57 @@ class Settings(BaseModel):
     )
 
     trainer_image: Annotated[str, Field(min_length=1)] = DEFAULT_TRAINER_IMAGE
-    """Image of jobs that name none. Default: one that no registry has, so that nobody else's is ever run."""
+    """Default image of jobs. Default: a placeholder that no registry has, so that no stranger's image is ever run."""
     namespaces: tuple[str, ...] = ()
-    """Namespaces to work in. Empty: all of them."""
+    """Namespaces to watch. Empty: all."""
     allow_host_path: bool = False
-    """Whether jobs may mount folders of the node. Default: no, since that reaches past every other limit."""
+    """Whether jobs may use hostPath volumes. Default: no, since these bypass every other limit."""
     allow_host_network: bool = False
-    """Whether jobs may use the node's network. Default: no; a profile may nevertheless."""
+    """Whether jobs may set network.hostNetwork. Default: no; profiles always may."""
     allow_lock_memory: bool = False
-    """Whether jobs may lock memory. Default: no; a profile may nevertheless."""
+    """Whether jobs may set network.lockMemory. Default: no; profiles always may."""
     job_network_policy: bool = False
-    """Whether the pods of a job hear nobody but each other and Prometheus, and reach nothing but each other, names, the
-    proxies of profiles and ``jobEgress``, by a NetworkPolicy for each job. Default: no, as in releases that had none;
-    the manifests that are shipped say yes. It needs a network plugin that enforces NetworkPolicies."""
+    """Restrict the pods of each job by a NetworkPolicy: ingress from the job's pods and Prometheus, egress to the job's
+    pods, DNS, the proxies of profiles and ``jobEgress``. Default: no; the shipped manifests set yes. Needs a network
+    plugin that enforces NetworkPolicies."""
     monitoring_namespace: str = "monitoring"
     """Namespace of the Prometheus that may reach ``logging.prometheusPort`` of jobs under such a policy."""
     job_egress: tuple[dict[str, Any], ...] = ()
-    """What else all jobs may reach, such as the tracker of own programs: egress rules of Kubernetes' NetworkPolicy
-    (``to`` and ``ports``)."""
+    """Further egress of all jobs, such as to the experiment tracker of your own programs: egress rules of a Kubernetes
+    NetworkPolicy (``to`` and ``ports``)."""
     profiles: dict[str, dict[str, Any]] = {}
-    """Named fields of a job's spec that belong to the cluster; a job's own win over them."""
+    """Profiles by name: fields of a job's spec that belong to the cluster; the job's own fields take precedence."""
     default_profile: str | None = None
-    """Profile of jobs that name none. Empty: none."""
+    """Profile of jobs that do not name one. Empty: none."""
     profile_namespaces: dict[str, tuple[Namespace, ...]] = {}
-    """Namespaces in which a profile may be used, by its name; what it grants is granted there alone. A profile that is
-    not named here may be used in all. Where the default one may not be used, jobs that name none get none."""
+    """Namespaces in which a profile may be used, by its name; what it grants is granted only there. A profile without
+    an entry may be used in all. Where the default profile may not be used, jobs that name none get none."""
     priority_boost: PriorityBoost | None = None
-    """Whether Kueue is told which running jobs have work that is not saved: ``afterSeconds``, up to nine ascending
-    ages, each of which adds 1 to a job's priority until its next checkpoint. Priority classes have to lie farther apart
-    than there are ages. Default: no. Needs Kueue's feature gate PriorityBoost (alpha) and the right to patch Workloads
+    """Tell Kueue which running jobs have unsaved work: ``afterSeconds``, up to nine ascending ages, each of which adds
+    1 to a job's priority until its next checkpoint. Priority classes must lie farther apart than the number of ages.
+    Default: no. Needs Kueue's feature gate PriorityBoost (alpha) and permission to patch Workloads
     (``components/priority-boost``)."""
     limits: Limits = Limits()
-    """What jobs may ask. Default: whatever the cluster lets them, but no PriorityClass."""
+    """Limits on what jobs may request. Default: whatever the cluster allows, but no PriorityClass."""
     lease: str | None = None
-    """Name of a Lease in the operator's own namespace, which one of several operators holds: it works, the others stand
-    by. Default: none, for a single replica. Deployments of two that are shipped name it by ``--lease`` instead."""
+    """Name of the Lease in the operator's own namespace for leader election: the leader reconciles, other replicas
+    stand by. Default: none, for a single replica. The shipped Deployments with two replicas name it by ``--lease``
+    instead."""
     workers: Annotated[int, Field(ge=1, le=64)] = 8
-    """Jobs that are reconciled concurrently."""
+    """Number of jobs reconciled concurrently."""
     sweep_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds between two resyncs, which compare the known jobs with a fresh list."""
+    """Seconds between two resyncs, which compare the cache with a fresh list of jobs."""
     watch_silence_seconds: Annotated[float, Field(gt=0)] = 75.0
     """Seconds of silence after which a watch counts as dead and is reopened. Default: a little more than the minute
     between two bookmarks of the API server."""
     max_watch_lag_seconds: Annotated[float, Field(gt=0)] = 120.0
-    """Seconds for which a watch may lag before /readyz fails."""
+    """Maximum watch lag in seconds before /readyz fails."""
     max_wait_seconds: Annotated[float, Field(gt=0)] = 300.0
-    """Seconds for which a job may wait in the queue, or be reconciled, before /readyz fails."""
+    """Maximum seconds that a job waits in the queue, or is being reconciled, before /readyz fails."""
     http_port: Annotated[int, Field(ge=0, le=65535)] = 8080
-    """TCP port of /metrics, /healthz and /readyz. 0: a free one."""
+    """TCP port of /metrics, /healthz and /readyz. 0: any free port."""
     http_host: str = ""
-    """Address to listen on. Empty: all, of IPv4 and of IPv6."""
+    """Address to listen on. Empty: all IPv4 and IPv6 addresses."""
 
     @field_validator("job_egress", mode="before")
     @classmethod

@@ -39,11 +39,11 @@ class LogSelection:
     """Selection of lines of a job's log."""
 
     rank: int | None = None
-    """Of this rank alone; None: all."""
+    """Only this rank's lines; None: all."""
     attempt: int | None = None
-    """Of this attempt alone; None: those from the newest one on."""
+    """Only this attempt's lines; None: from the newest attempt on."""
     tail: int | None = None
-    """Of the first pod, only so many lines from before; None: all."""
+    """Number of earlier lines of the first pod; None: all."""
     follow: bool = False
     """On and on, until the job (or the attempt) has ended."""
     timestamps: bool = False

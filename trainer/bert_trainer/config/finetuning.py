@@ -69,15 +69,15 @@ class TableColumns(Section):
     """Columns of your own tables by name in the header line, or keys of JSON Lines."""
 
     text: str | None = None
-    """Of ``classification`` and ``regression``: the text, or the first of a pair."""
+    """For ``classification`` and ``regression``: the text, or the first of a pair."""
     text_pair: str | None = None
     """The second text of a pair; empty: single texts."""
     label: str | None = None
     """The class, or for ``regression`` the number."""
     question: str | None = None
-    """Of ``spans``."""
+    """The question; for ``spans``."""
     context: str | None = None
-    """Of ``spans``: the text that holds the answer."""
+    """The text that holds the answer; for ``spans``."""
     answer: str | None = None
     """Of ``spans``: the answer as it stands in the context; JSON Lines may have a list of them, or an object with
     ``text`` and ``answer_start``. The first is trained on, any is right."""
@@ -94,7 +94,7 @@ class TaskData(Section):
     """Of GLUE and SQuAD: the folder with the official files under their official names, or the one that holds it under
     the task's name."""
     train: str | None = None
-    """Of one's own tables: the file to train on."""
+    """For own tables: the file to train on."""
     validation: str | None = None
     """The file to evaluate on."""
     test: str | None = None
@@ -113,7 +113,7 @@ class EarlyStopping(Section):
     patience: Positive
     """Evaluations in a row without improvement."""
     min_improvement: Annotated[float, Field(ge=0)] = 0.0
-    """Of the metric, below which an evaluation counts as none."""
+    """Minimum gain of the metric for an evaluation to count as an improvement."""
 
 
 class FinetuneStage(Section):
@@ -137,9 +137,9 @@ class FinetuneStage(Section):
     doc_stride: Positive = 128
     """Of spans: tokens between the starts of two windows of one context."""
     max_query_length: Positive = 64
-    """Of spans: tokens of a question; the rest is cut."""
+    """For spans: maximum tokens of a question; the rest is cut."""
     max_answer_length: Positive = 30
-    """Of spans: tokens of a predicted answer."""
+    """For spans: maximum tokens of a predicted answer."""
     global_batch_size: Positive
     """Rows per optimizer step, over all ranks that train one model together; without ``synchronize_gradients`` of each
     rank."""

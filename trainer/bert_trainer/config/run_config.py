@@ -184,7 +184,7 @@ class RunConfig(Section):
     """What to do where the output folder already holds a run of this job."""
     world: WorldConfig
     seed: Seed
-    """Of initial weights, sample order and dropout."""
+    """Seed of initial weights, sample order and dropout."""
     # The operator renders it for jobs with accelerators only, so it has a default.
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: GPUs where there are any; cuda: GPUs, one for every rank, or none of the ranks starts. The operator writes

@@ -104,9 +104,9 @@ class CorpusConfig(Section):
     lines: Literal["auto", "sentences", "paragraphs", "wrapped"] = "auto"
     """What a line of text holds. ``auto``: told by each file's first lines; in JSON Lines, a paragraph."""
     documents: Literal["emptyLines", "files"] = "emptyLines"
-    """What parts documents of plain text besides the ends of files."""
+    """What separates documents of plain text besides the ends of files."""
     text_field: Annotated[str, Field(min_length=1)] = "text"
-    """Of JSON Lines: the field that holds the text."""
+    """For JSON Lines: the field that holds the text."""
     checksums: str | None = None
     """Of ``mlperf``: the published list of MD5 sums; empty: looked for in the folder and beside it."""
 
@@ -205,9 +205,9 @@ class PretrainStage(Section):
     """``static``: the masks of the files; ``dynamic``: drawn anew in every epoch while the samples are read, from the
     run's seed, the epoch and the sample's number alone."""
     masked_lm_probability: Fraction
-    """Of ``dynamic``: share of a row's tokens to predict."""
+    """For ``dynamic`` masking: share of a row's tokens to predict."""
     whole_word_masking: bool
-    """Of ``dynamic``: mask all pieces of a word or none."""
+    """For ``dynamic`` masking: mask all pieces of a word or none."""
     shards: str | None
     """Folder of ready shards; empty: the folder of this length below the dataset."""
     data_range: DataRange
