@@ -17,7 +17,7 @@ from bert_operator.api.parsing.validation import null_remarks, parse_job
 from bert_operator.api.schema.json_schema import Node, job_node
 from bert_operator.cluster.settings import Settings, load_settings
 from bert_operator.errors import InvalidJob, SettingsError
-from bert_operator.render.frozen import agrees, freeze, render_config_map, thaw
+from bert_operator.render.frozen import freeze, render_config_map, thaw
 from finetune_cases import finetune
 from job_changes import both, put
 from sample_job import Document, sample_document, sample_job
@@ -101,30 +101,6 @@ def test_no_clipping_survives_being_frozen() -> None:
     assert json.loads(data["spec.json"])["optimizer"]["maxGradientNorm"] == 0
     assert thaw(HEAD, data).job.spec.optimizer.max_gradient_norm == 0
     assert frozen.spec_hash != freeze(identified(None), default_image="trainer:1").spec_hash
-
-
-def test_a_null_that_an_earlier_release_has_frozen_is_still_no_clipping() -> None:
-    job = identified(finetune(optimizer={"maxGradientNorm": 0}))
-    data = dict(render_config_map(freeze(job, default_image="trainer:1"))["data"])
-    spec = json.loads(data["spec.json"])
-    spec["optimizer"]["maxGradientNorm"] = None
-    spec["stages"][-2]["finetune"]["optimizer"]["maxGradientNorm"] = None
-    data["spec.json"] = json.dumps(spec)
-    found = thaw(HEAD, data)
-    config = json.loads(render_config_map(found)["data"]["run-config.json"])
-    assert config["optimizer"]["max_gradient_norm"] is None
-    assert config["stages"][-2]["optimizer"]["max_gradient_norm"] is None
-
-
-def test_a_job_that_was_frozen_with_a_null_is_still_its_own() -> None:
-    config_map = render_config_map(
-        freeze(identified(put("optimizer", "maxGradientNorm", value=0)), default_image="t:1")
-    )
-    spec = json.loads(config_map["data"]["spec.json"])
-    spec["optimizer"]["maxGradientNorm"] = None
-    found = {**config_map, "data": {**config_map["data"], "spec.json": json.dumps(spec)}}
-    now = freeze(identified(None), default_image="t:1")
-    assert agrees(found, now, lambda image: image == "t:1")
 
 
 def test_a_null_in_place_of_another_default_is_remarked_on() -> None:
