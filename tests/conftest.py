@@ -24,7 +24,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-pytest_plugins = ["left_out"]
+pytest_plugins = ["left_out", "run_cost"]
 # A busy machine takes any time.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
