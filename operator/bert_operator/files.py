@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
-
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows, where the client of a cluster can be imported, has neither
 
 
 def replace_text(path: Path, text: str) -> None:

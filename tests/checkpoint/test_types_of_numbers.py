@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bert_trainer.checkpoints.checkpoint import MODEL_FILE, sha256_of
+from bert_trainer.checkpoints.checkpoint import MODEL_FILE, OWN_SUM_KEY, manifest_sum, sha256_of
 from bert_trainer.errors import InputError
 from claimed_tensors import write_run
 from weight_sources import load, nvidia_tensors, small_model, write_huggingface, write_vocabulary
@@ -86,8 +86,8 @@ def test_a_runs_checkpoint_is_no_exception(tmp_path: Path) -> None:
     wanted = sha256_of(path / MODEL_FILE)
     save_file({**tensors, "pooler.bias": tensors["pooler.bias"].to(torch.float8_e5m2)}, path / MODEL_FILE)
     manifest = json.loads((path / "manifest.json").read_text().replace(wanted, sha256_of(path / MODEL_FILE)))
-    del manifest["manifest_sha256"]
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    del manifest[OWN_SUM_KEY]
+    (path / "manifest.json").write_text(json.dumps({**manifest, OWN_SUM_KEY: manifest_sum(manifest)}))
     with pytest.raises(InputError, match=f"model.safetensors: pooler.bias: got float8_e5m2; {ALLOWED}"):
         load(path, "bert-trainer", small_model(), write_vocabulary(tmp_path))
 

@@ -336,12 +336,6 @@ def test_a_result_that_says_nothing_is_left_out_of_the_summary(tmp_path: Path, r
     assert "mrpc:" not in stream.getvalue()
 
 
-def test_the_summary_of_an_earlier_release_shows_its_one_export(tmp_path: Path) -> None:
-    console, stream = terminal()
-    print_summary(console, {"export": "/out/export"}, tmp_path)
-    assert "model /out/export" in " ".join(stream.getvalue().split())
-
-
 @pytest.mark.parametrize(
     "content", ["", "[]", "{", '{"stages": null, "heldOut": 3, "seconds": "x", "exports": {"a": 1, "b": null}}']
 )
@@ -411,7 +405,7 @@ def test_nothing_that_a_program_says_controls_the_terminal(tmp_path: Path) -> No
         each.end_attempt("")
         each.note(HOSTILE)
     bars.close()
-    (tmp_path / "report.json").write_text(json.dumps({"stages": [{"name": HOSTILE}], "export": HOSTILE}))
+    (tmp_path / "report.json").write_text(json.dumps({"stages": [{"name": HOSTILE}], "exports": {"a": HOSTILE}}))
     summary, page = terminal()
     print_summary(summary, read_report(tmp_path), tmp_path)
     last = closing(failed("ApplicationRetriesSpent", message=HOSTILE))

@@ -18,17 +18,13 @@ def test_images_and_chart_carry_the_version_of_the_distribution() -> None:
     kinds = ("*.py", "*.yaml", "*.md")
     files = [path for place in PLACES for kind in kinds for path in (ROOT / place).rglob(kind)]
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in files if "mpi-operator" not in path.parts}
-    # Images of earlier releases are named on purpose.
-    lines = [(path, line) for path, text in texts.items() for line in text.splitlines() if "EARLIER_" not in line]
+    lines = [(path, line) for path, text in texts.items() for line in text.splitlines()]
     found = {(path, "".join(match)) for path, line in lines for match in OURS.findall(line)}
     assert len(found) > 10
     assert [(path, version) for path, version in sorted(found) if version != VERSION] == []
 
 
-def test_the_changelog_names_what_comes_and_whatever_jobs_may_have_been_started_by() -> None:
+def test_the_changelog_names_what_comes() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     headings = re.findall(r"^## \[([^]]+)\]", text, re.MULTILINE)
     assert headings[0] in {"Unreleased", VERSION}
-    kept = {path.name.removeprefix("release-") for path in (ROOT / "tests/fixtures").glob("release-*")}
-    # A heading where it was published; 0.1.0 was not, and stands in the text.
-    assert [version for version in kept if not re.search(rf"\b{re.escape(version)}\b", text)] == []

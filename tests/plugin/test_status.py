@@ -179,7 +179,7 @@ FAILED = {"phase": "Failed", "reason": "ApplicationRetriesSpent", "message": "Th
         pytest.param("blocked", running(**BLOCKED), id="blocked"),
         pytest.param("failed", running(**FAILED), id="failed"),
         pytest.param(
-            "invalid", job(phase="Invalid", reason="SpecInvalid", message="spec.image: got nothing"), id="invalid"
+            "invalid", job(phase="Invalid", reason="SpecInvalid", message="spec.image: required"), id="invalid"
         ),
         pytest.param("unseen", job(), id="unseen"),
         pytest.param(

@@ -42,17 +42,6 @@ def test_every_claim_of_one_attempt_is_a_further_run_of_it_and_a_new_attempt_cou
     assert found == [1, 2, 3, 1, 2, 1]
 
 
-def test_a_claim_of_a_release_that_counted_no_runs_was_the_first(tmp_path: Path) -> None:
-    RunFolder.claim(config(tmp_path), attempt=1)
-    before = {key: value for key, value in owner_of(tmp_path).items() if key != "attempt_run"}
-    assert sorted(before) == ["attempt", "job", "launcher", "uid"], "what release 0.1 writes, and asks for"
-    (tmp_path / "run.json").write_text(json.dumps(before))
-    assert RunFolder.claim(config(tmp_path), attempt=1).attempt_run == 2
-    (tmp_path / "run.json").write_text(json.dumps(before | {"attempt_run": "two"}))
-    with pytest.raises(InputError, match=r"does not name the folder's owner"):
-        RunFolder.claim(config(tmp_path), attempt=1)
-
-
 def test_a_run_that_its_queue_has_suspended_loses_the_folder_to_the_next_one(tmp_path: Path) -> None:
     first = RunFolder.claim(config(tmp_path), attempt=1)
     RunFolder.claim(config(tmp_path), attempt=1)
@@ -184,23 +173,6 @@ def test_settings_that_have_come_since_count_as_what_the_run_was_made_with(tmp_p
     file.write_text(json.dumps(frozen))
     RunFolder.claim(first, attempt=2)
     assert json.loads(file.read_text())["device"] == "cpu"
-
-
-def test_a_run_that_was_begun_with_the_former_default_of_the_optimizer_state_goes_on_with_it(tmp_path: Path) -> None:
-    def stages(state: str) -> list[dict[str, Any]]:
-        return [pretrain_stage("phase1"), pretrain_stage("phase2", optimizer_state=state)]
-
-    def states(config: RunConfig) -> list[object]:
-        return [getattr(stage, "optimizer_state", None) for stage in config.stages]
-
-    RunFolder.claim(config(tmp_path / "begun", stages=stages("keep")), attempt=1)
-    wanted = config(tmp_path / "begun", uid="uid-2", if_exists="Resume", stages=stages("keepWithStepCount"))
-    claimed = RunFolder.claim(wanted, attempt=1)
-    assert states(claimed.config) == ["keep", "keep"]
-    assert claimed.changed == ()
-    assert json.loads((tmp_path / "begun" / "run-config.json").read_text())["stages"][1]["optimizer_state"] == "keep"
-    fresh = RunFolder.claim(config(tmp_path / "fresh", stages=stages("keepWithStepCount")), attempt=1)
-    assert states(fresh.config) == ["keep", "keepWithStepCount"]
 
 
 def test_who_runs_it_and_where_may_change(tmp_path: Path) -> None:

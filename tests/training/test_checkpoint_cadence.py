@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from bert_trainer.checkpoints.checkpoint import OWN_SUM_KEY, manifest_sum
 from bert_trainer.errors import InputError, Stopped
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import SingleRank
@@ -106,9 +107,9 @@ def test_a_checkpoint_of_another_vocabulary_is_refused_by_name(tmp_path: Path, d
 
 
 def sign_again(checkpoint: Path) -> None:
-    """Write the sums of files as they are now into a manifest, as the first release did."""
+    """Write the sums of files as they are now into a manifest."""
     manifest = json.loads((checkpoint / "manifest.json").read_text())
-    del manifest["manifest_sha256"]
+    del manifest[OWN_SUM_KEY]
     for name in manifest["sha256"]:
         manifest["sha256"][name] = hashlib.sha256((checkpoint / name).read_bytes()).hexdigest()
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    (checkpoint / "manifest.json").write_text(json.dumps({**manifest, OWN_SUM_KEY: manifest_sum(manifest)}))

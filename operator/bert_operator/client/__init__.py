@@ -29,8 +29,8 @@ __all__ = [
     "Cost",
     "Event",
     "Job",
-    "Unreachable",
     "NoSuchObject",
     "Stage",
+    "Unreachable",
     "WaitTimeout",
 ]

@@ -266,7 +266,7 @@ class Reconciler:
     def _plan_on(self, job: BertPretrainJob, summary: JobSummary, done: Plan) -> Plan:
         """Return the plan after one that was carried out, whose time is all that is left of it.
 
-        The index has the answers to all writes, so that what the watches tell of them is no revision and wakes nobody.
+        The index has the answers to all writes, so what the watches tell of them changes no revision and wakes nobody.
 
         Raises:
             Requeue: It asks for more, as after a child that a run of this operator before had created is found to run.

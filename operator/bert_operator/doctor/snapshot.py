@@ -75,7 +75,7 @@ class Snapshot:
         return self.listings.get(kind, Listing()).items
 
     def own_jobs(self) -> list[Json]:
-        """Return the jobs managed by this cluster's operator; others run in other clusters."""
+        """Return the jobs managed by this cluster's operator, not by another controller (managedBy)."""
         return [job for job in self.items("jobs") if not is_managed_elsewhere(job.get("spec"))]
 
     def one(self, kind: str) -> Json | None:

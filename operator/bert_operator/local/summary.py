@@ -206,8 +206,7 @@ def _metrics(result: Mapping[str, Any], key: str) -> list[str]:
 def _paths(report: Report, folder: Path) -> Iterator[tuple[str, str]]:
     yield "output", str(folder)
     exports = report.get("exports")
-    # Releases up to 0.1 report the last one alone.
-    models = list(exports.values()) if isinstance(exports, dict) else [report.get("export")]
+    models = list(exports.values()) if isinstance(exports, dict) else []
     for label, path in (("checkpoint", report.get("checkpoint")), *(("model", path) for path in models)):
         if isinstance(path, str) and path:
             yield label, path

@@ -3,8 +3,8 @@
     OperatorError            exit code 1
     ├── ApiRefused           the API server said no; carries ``status``
     │   └── NoSuchObject     it is not there; exit code 3
-    ├── Unreachable         what was waited for cannot happen any more
-    └── WaitTimeout             it did not happen in time; exit code 4
+    ├── Unreachable          what was waited for cannot happen any more
+    └── WaitTimeout          it did not happen in time; exit code 4
 
 A wrong command line, a manifest that breaks rules and a missing kubectl are InputErrors: exit code 2.
 """

@@ -102,7 +102,7 @@ class Job:
 
     @property
     def phase(self) -> str:
-        """Phase; ``Unseen``: no operator has handled it yet. ``Elsewhere``: another cluster's operator does."""
+        """Phase; ``Unseen``: no operator has handled it yet. ``Elsewhere``: left to the controller of managedBy."""
         return str(self.status.get("phase") or ("Elsewhere" if self.is_managed_elsewhere else "Unseen"))
 
     @property

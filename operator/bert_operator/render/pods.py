@@ -51,7 +51,7 @@ _OTHER_MAKERS = ("amd.com", "aws.amazon.com", "gpu.intel.com", "habana.ai", "hua
 # What makes MPI take an InfiniBand card or end.
 _OF_CARDS = frozenset({"FI_PROVIDER", "I_MPI_OFI_PROVIDER", "OMPI_MCA_pml", "UCX_NET_DEVICES", "UCX_TLS"})
 # What is left to root of the runtime's usual set. Its right to read and write whatever lies on a volume, which jobs
-# have relied on since 0.1 where a share is another user's. And in workers what sshd as root asks the kernel for: chroot
+# rely on where a share is another user's. And in workers what sshd as root asks the kernel for: chroot
 # into /run/sshd (privsep_preauth_child in sshd.c), another user for that part (setgroups there, permanently_set_uid in
 # uidswap.c), and a record of each login, without which Debian's ends the session (audit-linux.c forgives EPERM to
 # other users alone). tests/pod/test_worker.py runs sshd with these, and without.

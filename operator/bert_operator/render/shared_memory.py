@@ -16,7 +16,7 @@ from bert_operator.names import PREPARE_RUN
 from bert_operator.state.runs import run_placement
 
 USUAL_GIB = 1
-"""What is enough for most jobs. Also of pods without ranks, and of jobs that an earlier release has started."""
+"""What is enough for most jobs. Also of pods without ranks."""
 MPI_RANK_MIB = 32  # twice the largest above
 GPU_RANK_MIB = 1024  # 16 channels with 4 neighbours each are 590
 

@@ -29,7 +29,7 @@ def since_checkpoint(failures: list[Failure]) -> list[Failure]:
 def since_confirmed_progress(failures: list[Failure]) -> list[Failure]:
     """Return the failures since an attempt resumed further than all before: earlier progress was really saved.
 
-    Failures that an earlier release wrote down say nothing of where attempts began: their checkpoints are believed.
+    Failures without that figure say nothing of where attempts began: their checkpoints are believed.
     """
     first = _last_advance(
         failures, lambda failure: failure.checkpoint if failure.ran_seconds is None else failure.resumed

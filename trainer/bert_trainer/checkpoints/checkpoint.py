@@ -64,8 +64,7 @@ class Position:
     finite_steps: int
     """Steps since the loss scale last changed."""
     moment_steps: int | None = None
-    """Updates that bias correction counts, where they are not ``num_applied``. Only then it is in the manifest, which
-    releases up to 0.1 would otherwise refuse."""
+    """Updates that bias correction counts, where they are not ``num_applied``; None: they are."""
 
     left_out: dict[str, int] | None = None
     """Shards that are left out of the stage's order, by name, and from which place on; None: none. Releases that do not
@@ -271,8 +270,7 @@ def read_checkpoint(path: Path, *, with_sums: bool = True, is_own: bool = True) 
         if manifest["contract_version"] != CONTRACT_VERSION:
             version = shown(str(manifest["contract_version"])[:100])
             raise TrainerError(f"{path}: written by contract version {version}, this is {CONTRACT_VERSION}")
-        own_sum = manifest.pop(OWN_SUM_KEY, None)  # releases up to 0.1 wrote none
-        if own_sum is not None and own_sum != manifest_sum(manifest):
+        if manifest.pop(OWN_SUM_KEY) != manifest_sum(manifest):
             raise TrainerError(f"{path / MANIFEST_FILE}: its SHA-256 is not the one in it")
         for name in (MODEL_FILE, OPTIMIZER_FILE):
             wanted = manifest["sha256"][name]

@@ -27,7 +27,7 @@ class Described(NamedTuple):
 
 GAUGES = {
     "step": Described("", "Optimizer steps taken in the current stage."),
-    "epoch": Described("", "Epochs completed in the current run of a finetune stage."),
+    "epoch": Described("", "Epochs of the current run of a finetune stage, as a fraction."),
     "loss": Described(
         "nats",
         "Loss of the last logging interval: masked-LM plus next-sentence, or the task's (regression: squared error).",
@@ -46,7 +46,9 @@ GAUGES = {
         "Divided by the hardware's peak it is the MFU.",
     ),
     "reduction_s": Described(
-        "seconds", "Gradient all-reduce time per step, of the slowest rank; with two or more ranks."
+        "seconds",
+        "Gradient reduction time per step (all-reduce, or reduce-scatter with ZeRO-1), of the slowest rank; with two "
+        "or more ranks.",
     ),
     "reduction_exposed_s": Described(
         "seconds",

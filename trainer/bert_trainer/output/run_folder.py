@@ -288,7 +288,6 @@ def _freeze(path: Path, config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
     """
     frozen = _read_json(path)
     config = _with_sizes(config, frozen)
-    config = config if frozen is None else _as_begun(frozen, config)
     wanted = config.model_dump(mode="json")
     rounding: list[str] = []
     if frozen is not None:
@@ -330,24 +329,6 @@ def _with_sizes(config: RunConfig, frozen: dict[str, Any] | None) -> RunConfig:
     # These two the job says; a change is found as a difference.
     own = {"vocab_pad_multiple": described.vocab_pad_multiple, "objective": described.objective or begun.objective}
     return config.model_copy(update={"model": begun.model_copy(update=own)})
-
-
-def _as_begun(frozen: dict[str, Any], config: RunConfig) -> RunConfig:
-    """Keep ``optimizer_state: keep`` for stages that began with it: up to 0.1 it was AdamW's default as well."""
-    try:
-        begun = parse_run_config(frozen).stages
-    except InputError:
-        return config
-    if len(begun) != len(config.stages):
-        return config
-    stages = tuple(
-        stage.model_copy(update={"optimizer_state": "keep"})
-        if getattr(old, "optimizer_state", None) == "keep"
-        and getattr(stage, "optimizer_state", None) == "keepWithStepCount"
-        else stage
-        for old, stage in zip(begun, config.stages, strict=True)
-    )
-    return config.model_copy(update={"stages": stages})
 
 
 def _with_defaults(frozen: dict[str, Any]) -> dict[str, Any]:
@@ -454,12 +435,9 @@ def _read_owner(path: Path) -> dict[str, Any] | None:
     """Return the content of ``run.json``; None where the folder has no owner."""
     owner = _read_json(path)
     wanted = {"job": str, "uid": str, "attempt": int, "attempt_run": int, "launcher": str}
-    # Releases up to 0.1 counted no runs.
-    if owner is not None and not all(
-        isinstance({"attempt_run": 1, **owner}.get(it), kind) for it, kind in wanted.items()
-    ):
+    if owner is not None and not all(isinstance(owner.get(it), kind) for it, kind in wanted.items()):
         raise InputError(
-            f"{path}: does not name the folder's owner; it must hold job, uid, attempt and launcher",
+            f"{path}: does not name the folder's owner; it must hold job, uid, attempt, attempt_run and launcher",
             hint=_REMEDIES[path.name],
         )
     return owner

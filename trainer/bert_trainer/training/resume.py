@@ -107,7 +107,7 @@ def _is_finetuning(stages: Sequence[Stage], position: Position) -> bool:
 
 def _set_counts(learner: Learner[Bert], position: Position) -> None:
     learner.optimizer.num_applied = position.num_applied
-    # Manifests of releases up to 0.1 have no moment_steps: bias correction counted the stage's updates.
+    # None where bias correction counts the stage's updates.
     given = position.moment_steps
     learner.optimizer.moment_steps = position.num_applied if given is None else given
     if learner.scaler.enabled:

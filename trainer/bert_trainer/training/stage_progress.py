@@ -61,7 +61,7 @@ class StageProgress:
             sample_hash=self.sample_hash,
             loss_scale=scaler.scale,
             finite_steps=scaler.finite_steps,
-            # Only where it differs: release 0.1 refuses manifests with a field that it does not know.
+            # Only where it differs, which keeps manifests short.
             moment_steps=None if optimizer.moment_steps == optimizer.num_applied else optimizer.moment_steps,
             left_out={self.data.folder.paths[it.shard].name: it.place for it in self.data.order.left_out} or None,
         )

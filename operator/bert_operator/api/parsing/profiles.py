@@ -233,9 +233,9 @@ def _plain_job(profile: Document) -> Document:
 
 
 def find_privileges(spec: Document, network_devices: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each privilege that a spec requests beyond its own pods.
+    """Yield path and value of each privilege in a spec.
 
-    The former are a node's folders, network and network devices.
+    Folders, network, network devices and locked memory of the node, and safeToForcefullyDelete.
 
     It reads documents and not jobs: profiles and specs frozen by other releases are looked at too.
 

@@ -113,10 +113,10 @@ class VolumeSource(Section):
     """Folder of the volume to mount. Empty: the whole volume. Of an image it needs Kubernetes 1.33 and containerd 2.2;
     containerd 2.1 mounts the whole image, so rather name the folder in dataset.path."""
     mount_path: MountPath | None = None
-    """Mount path in the pods. Not below /dev, /etc, /home, /proc, /root, /run, /sys and /usr, which hold files of the
-    image, the system or the operator (users, ssh keys, the run configuration), and not /tmp itself, which is private to
-    each pod; a folder below it, as /tmp/output, works. Empty: /mnt/dataset, /mnt/output or /mnt/workspace, depending on
-    the section."""
+    """Mount path in the pods. Not /dev, /etc, /home, /proc, /root, /run, /sys or /usr, nor a folder below them:
+    these hold files of the image, the system or the operator (users, ssh keys, the run configuration). Not /tmp
+    itself, which is private to each pod; a folder below it, as /tmp/output, works. Empty: /mnt/dataset,
+    /mnt/output or /mnt/workspace, depending on the section."""
 
 
 class VolumeSpec(Section):

@@ -81,7 +81,7 @@ def optimizer_of(spec: JobSpec) -> OptimizerName:
 def choose_optimizer(batch: int) -> OptimizerName:
     """Return the default for a largest batch, in sequences per step.
 
-    0, where no stage pretrains: LAMB, which nothing then uses, as in output folders of releases up to 0.1.
+    0, where no stage pretrains: LAMB, which nothing then uses.
     """
     return "adamw" if 0 < batch <= MAX_ADAMW_BATCH else "lamb"
 

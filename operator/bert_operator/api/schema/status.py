@@ -144,7 +144,7 @@ class Failure(_Part):
     build has found. Empty: it started from the beginning. Confirms that what an earlier attempt reported was really
     saved."""
     ran_seconds: Annotated[int, Field(ge=0)] | None = None
-    """Whole seconds during which all pods of the attempt ran. Empty: written by an earlier release."""
+    """Whole seconds during which all pods of the attempt ran. Empty: unknown."""
     finished_at: Time
     """When the attempt ended, RFC 3339."""
 

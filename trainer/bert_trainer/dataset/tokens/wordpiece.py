@@ -279,7 +279,7 @@ class _WithoutLongWords:
 
 
 def _has_long_run(sentence: str) -> bool:
-    """Return whether more than ``MAX_WORD_CHARACTERS`` characters without a space. Cost: 1 ns for each of them."""
+    """Return whether a run without spaces is over ``MAX_WORD_CHARACTERS`` long. Cost: 1 ns per character."""
     start = 0
     while len(sentence) - start > MAX_WORD_CHARACTERS:
         space = sentence.rfind(" ", start, start + MAX_WORD_CHARACTERS + 1)

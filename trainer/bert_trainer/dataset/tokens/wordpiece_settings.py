@@ -39,7 +39,7 @@ class WordPieceSettings:
     """Characters of a word, at most; a longer one is [UNK]."""
 
     def drops_accents(self, lower_case: bool) -> bool:
-        """Return whether accents are stripped when the case is kept."""
+        """Return whether accents are stripped, given whether text is lower-cased."""
         return lower_case if self.strip_accents is None else self.strip_accents
 
     def plainly(self, lower_case: bool | None) -> WordPieceSettings:
