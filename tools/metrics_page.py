@@ -18,8 +18,9 @@ What Prometheus gets from the operator and from rank 0 of a job. Names and label
 """.strip()
 
 OPERATOR = """
-Served at `/metrics` of the operator's port `http`. A counter that has labels appears with its first event; Prometheus'
-own `pod` and `namespace` labels are those of the operator's pod. Every histogram also has `_sum` and `_count`.
+Served at `/metrics` of the operator's port `http`. A counter with labels appears with its first event, but for
+`bert_operator_reconciles_total`, which begins at zero. Prometheus' own `pod` and `namespace` labels are those of the
+operator's pod. Every histogram also has `_sum` and `_count`.
 """.strip()
 
 TRAINER = """
