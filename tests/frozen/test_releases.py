@@ -168,7 +168,7 @@ def spec_of(definition: Document) -> Document:
 
 
 CHANGED_DEFAULTS: dict[str, str] = {}
-"""Path -> why. The API server wrote the former one into started jobs, and refuses their unchanged manifest with another."""
+"""Path -> why. The API server refuses an unchanged manifest of a started job that it has filled the former one into."""
 
 
 def test_the_definition_writes_nothing_into_jobs_that_the_release_before_does_not_know() -> None:
