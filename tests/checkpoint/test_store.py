@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,10 +17,11 @@ import pytest
 import torch
 
 import bert_trainer.checkpoints.checkpoint as checkpoint_module
-from bert_trainer.checkpoints.checkpoint import OWN_SUM_KEY, Environment, Position, manifest_sum, read_checkpoint
+from bert_trainer.checkpoints.checkpoint import Environment, Position, read_checkpoint
 from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.errors import FencedError, TrainerError
 from bert_trainer.output.run_folder import RunFolder
+from signed_manifest import read_manifest, write_manifest
 from small_disk import mounted
 from tiny_run import run_config
 
@@ -167,10 +167,9 @@ def flip_a_byte(file: Path, at: int = -1) -> None:
 
 def rewrite_manifest(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a manifest as another release or job would have written it, with its own sum."""
-    manifest = json.loads((path / "manifest.json").read_text())
-    del manifest[OWN_SUM_KEY]
+    manifest = read_manifest(path)
     change(manifest)
-    (path / "manifest.json").write_text(json.dumps({**manifest, OWN_SUM_KEY: manifest_sum(manifest)}))
+    write_manifest(path, manifest)
 
 
 @pytest.mark.parametrize(

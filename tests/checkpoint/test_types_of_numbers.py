@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bert_trainer.checkpoints.checkpoint import MODEL_FILE, OWN_SUM_KEY, manifest_sum, sha256_of
+from bert_trainer.checkpoints.checkpoint import MODEL_FILE, sha256_of
 from bert_trainer.errors import InputError
 from claimed_tensors import write_run
+from signed_manifest import read_manifest, write_manifest
 from weight_sources import load, nvidia_tensors, small_model, write_huggingface, write_vocabulary
 
 ALLOWED = "allowed: float16, bfloat16, float32, float64"
@@ -85,9 +86,10 @@ def test_a_runs_checkpoint_is_no_exception(tmp_path: Path) -> None:
     tensors = load_file(path / MODEL_FILE)
     wanted = sha256_of(path / MODEL_FILE)
     save_file({**tensors, "pooler.bias": tensors["pooler.bias"].to(torch.float8_e5m2)}, path / MODEL_FILE)
-    manifest = json.loads((path / "manifest.json").read_text().replace(wanted, sha256_of(path / MODEL_FILE)))
-    del manifest[OWN_SUM_KEY]
-    (path / "manifest.json").write_text(json.dumps({**manifest, OWN_SUM_KEY: manifest_sum(manifest)}))
+    manifest = read_manifest(path)
+    assert manifest["sha256"][MODEL_FILE] == wanted
+    manifest["sha256"][MODEL_FILE] = sha256_of(path / MODEL_FILE)
+    write_manifest(path, manifest)
     with pytest.raises(InputError, match=f"model.safetensors: pooler.bias: got float8_e5m2; {ALLOWED}"):
         load(path, "bert-trainer", small_model(), write_vocabulary(tmp_path))
 

@@ -14,13 +14,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import load, load_file, save
 
-from bert_trainer.checkpoints.checkpoint import MODEL_FILE, OPTIMIZER_FILE, OWN_SUM_KEY, manifest_sum, sha256_of
+from bert_trainer.checkpoints.checkpoint import MODEL_FILE, OPTIMIZER_FILE, sha256_of
 from bert_trainer.checkpoints.initial_weights import read_source
 from bert_trainer.checkpoints.tensorflow_export import write_tensorflow_checkpoint
 from bert_trainer.errors import InputError
 from claimed_tensors import write_run
 from fuzz_reader import Chance, Reader
 from mutations import each_changed, mutate_json, mutate_named, mutate_zip, split_named
+from signed_manifest import read_manifest, write_manifest
 from weight_seeds import mutate_index, spoiled_archives, spoiled_indexes
 from weight_sources import nvidia_tensors, small_model, write_huggingface, write_vocabulary
 
@@ -157,14 +158,12 @@ def _read(kind: str, sound: str) -> Callable[[Path], object]:
 def _put_sums_right(folder: Path) -> None:
     """Whoever writes a file of a checkpoint writes its checksum as well."""
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        manifest = json.loads((folder / _MANIFEST).read_bytes())
+        manifest = read_manifest(folder)
         manifest["sha256"] = {
             file: sha256_of(folder / file) if file in (MODEL_FILE, OPTIMIZER_FILE) else digest
             for file, digest in manifest["sha256"].items()
         }
-        manifest.pop(OWN_SUM_KEY, None)
-        text = json.dumps({**manifest, OWN_SUM_KEY: manifest_sum(manifest)})
-        (folder / _MANIFEST).write_text(text)
+        write_manifest(folder, manifest)
 
 
 def _mutate_safetensors(data: bytes, chance: Chance) -> bytes:

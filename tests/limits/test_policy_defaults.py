@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args
+from typing import Any
 
 from bert_operator.api.schema.bert_pretrain_job import JobSpec
-from bert_operator.api.schema.section import Section, keys_of
+from bert_operator.api.schema.section import Section, keys_of, sections_in
 
 POLICY = Path(__file__).parents[2] / "deploy/kustomize/components/admission-policy/job-limits.yaml"
 ASSUMED = set(re.findall(r"object\.spec((?:\.\??\w+)+)\.orValue\((\d+|true|false)\)", POLICY.read_text()))
@@ -19,8 +18,7 @@ def default_of(path: list[str]) -> Any:
     """Return the default of a field below spec, of which every section may be absent."""
     section: type[Section] = JobSpec
     for key in path[:-1]:
-        annotation = section.model_fields[field_of(section, key)].annotation
-        (section,) = [kind for kind in get_args(annotation) or (annotation,) if kind is not NoneType]
+        (section,) = sections_in(section.model_fields[field_of(section, key)].annotation)
     return section.model_fields[field_of(section, path[-1])].default
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from git_clone import require_clone
+from git_clone import ROOT, list_files, require_clone
 
-ROOT = Path(__file__).parents[2]
 MIN_LINES = 20
 """In a row, none of them empty."""
 ALIKE = (
@@ -21,12 +19,9 @@ ALIKE = (
 
 def test_no_two_files_share_a_long_stretch() -> None:
     require_clone("which lists what is committed")
-    command = ["git", "ls-files", "-z", "--", *(f":(exclude){pattern}" for pattern in ALIKE)]
-    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    paths = [ROOT / name for name in listed.split("\0") if name]
-    files = [path for path in paths if path.is_file() and not path.is_symlink()]
     where: defaultdict[int, set[str]] = defaultdict(set)
-    for path in files:
+    files = list_files("--", *(f":(exclude){pattern}" for pattern in ALIKE))
+    for path in (path for path in files if not path.is_symlink()):
         for stretch in stretches(path):
             where[hash(stretch)].add(str(path.relative_to(ROOT)))
     assert {tuple(sorted(names)) for names in where.values() if len(names) > 1} == set()

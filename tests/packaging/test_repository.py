@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from git_clone import require_clone
+from git_clone import list_files, require_clone
 
 ROOT = Path(__file__).parents[2]
 INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX", "GOPROXY")
@@ -20,15 +20,8 @@ PUBLIC_HOSTS = {"pypi.org", "proxy.golang.org"}
 
 def tracked_files() -> list[Path]:
     """Return the text files that belong to the repository, new ones that are not ignored included."""
-    answer = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    paths = [ROOT / name for name in sorted(set(answer.stdout.split("\0"))) if name]
-    return [path for path in paths if path.is_file() and b"\0" not in path.read_bytes()[:8192]]
+    paths = list_files("--cached", "--others", "--exclude-standard")
+    return [path for path in paths if b"\0" not in path.read_bytes()[:8192]]
 
 
 def lines_with(pattern: str) -> list[str]:

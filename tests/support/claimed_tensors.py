@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections import OrderedDict
 from dataclasses import asdict
@@ -15,12 +14,11 @@ from safetensors.torch import save_file
 from bert_trainer.checkpoints.checkpoint import (
     MODEL_FILE,
     OPTIMIZER_FILE,
-    OWN_SUM_KEY,
     Environment,
-    manifest_sum,
     sha256_of,
 )
 from bert_trainer.config.run_config import CONTRACT_VERSION
+from signed_manifest import write_manifest
 from weight_sources import small_model
 
 
@@ -64,5 +62,5 @@ def write_run(folder: Path, **position: object) -> Path:
         "environment": asdict(Environment(1, "fp32", "x86_64", 1, "AVX2", {})),
         "run": {"job": "a/b"},
     }
-    (checkpoint / "manifest.json").write_text(json.dumps({**manifest, OWN_SUM_KEY: manifest_sum(manifest)}))
+    write_manifest(checkpoint, manifest)
     return checkpoint

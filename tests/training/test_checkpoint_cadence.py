@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +11,13 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from bert_trainer.checkpoints.checkpoint import OWN_SUM_KEY, manifest_sum
 from bert_trainer.errors import InputError, Stopped
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session
 from in_process import losses, train
+from signed_manifest import read_manifest, write_manifest
 from tiny_run import pretrain_stage, run_config, write_dataset
 
 
@@ -108,8 +107,7 @@ def test_a_checkpoint_of_another_vocabulary_is_refused_by_name(tmp_path: Path, d
 
 def sign_again(checkpoint: Path) -> None:
     """Write the sums of files as they are now into a manifest."""
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    del manifest[OWN_SUM_KEY]
+    manifest = read_manifest(checkpoint)
     for name in manifest["sha256"]:
         manifest["sha256"][name] = hashlib.sha256((checkpoint / name).read_bytes()).hexdigest()
-    (checkpoint / "manifest.json").write_text(json.dumps({**manifest, OWN_SUM_KEY: manifest_sum(manifest)}))
+    write_manifest(checkpoint, manifest)

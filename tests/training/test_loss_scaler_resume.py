@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bert_trainer.checkpoints.checkpoint import OWN_SUM_KEY, manifest_sum
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.training.loop import train
+from signed_manifest import read_manifest, write_manifest
 from tiny_run import pretrain_stage, run_document, write_dataset
 
 
@@ -22,13 +22,12 @@ def test_scale_and_skipped_steps_survive_a_resume(tmp_path: Path) -> None:
         checkpoint={"every_steps": 1, "keep": 100},
     )
     train(parse_run_config(document), attempt=1)
-    manifest = tmp_path / "out" / "checkpoints" / "phase1-00000004" / "manifest.json"
-    content = json.loads(manifest.read_text())
+    checkpoint = tmp_path / "out" / "checkpoints" / "phase1-00000004"
+    content = read_manifest(checkpoint)
     assert content["position"]["loss_scale"] == 2.0**16
     # As if one of the four steps had overflowed: half the scale, one update less, and the schedule with it.
     content["position"].update({"loss_scale": 2.0**15, "finite_steps": 3, "num_applied": 3})
-    del content[OWN_SUM_KEY]
-    manifest.write_text(json.dumps({**content, OWN_SUM_KEY: manifest_sum(content)}))
+    write_manifest(checkpoint, content)
     for step in range(5, 9):
         (tmp_path / "out" / "checkpoints" / f"phase1-{step:08d}" / "manifest.json").unlink()
     train(parse_run_config(document), attempt=2)
