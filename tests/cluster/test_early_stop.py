@@ -1,8 +1,9 @@
-"""Pods that are deleted or suspended while they start are gone within seconds, long before their grace is over.
+"""Pods that are deleted or suspended while they start hear it: they are gone before their grace is over.
 
-Inputs: jobs of one pod and of several, a stop at a few moments after they were applied. Observed: seconds until no pod
-of the job is left. ``BERT_TEST_STOPS`` says how many moments between 0 and 6 seconds are tried, half of them with each
-kind of job (``make test-stops-on-cluster``: 40, ten minutes).
+Inputs: jobs of one pod and of several, a stop at a few moments after they were applied. Observed: that no pod of the
+job is left while a pod that has not heard would still run, and in how many seconds. ``BERT_TEST_STOPS`` says how many
+moments between 0 and 6 seconds are tried, half of them with each kind of job (``make test-stops-on-cluster``: 40, ten
+minutes).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from job_cluster import Namespace, poll
 from real_jobs import Clock, RealJob, training_job
 
 pytestmark = pytest.mark.timeout(1200 if "BERT_TEST_STOPS" in os.environ else 600)
-GONE_S = 10.0
-GRACE_S = 120
+GRACE_S = 400  # far more than a busy node takes to end a pod that has heard
+GONE_S = GRACE_S / 2
 MOMENTS = int(os.environ.get("BERT_TEST_STOPS", "0")) // 2
 LAST_S = 6.0
 Say = Callable[[str], None]
@@ -45,10 +46,8 @@ def test_a_stop_that_arrives_while_pods_start_is_heard(
             RealJob(data, name).wait_phase("Stopped")
         else:
             data.kubectl("delete", "bpj", name, "--wait=false")
-        poll(lambda: not data.list("pods", f"bert-operator.dev/job={name}"), GRACE_S, "the pods to go")  # noqa: B023
-        took_s = clock.s
-        told.append(f"{took_s:.1f} s when {'suspended' if number % 2 else 'deleted'} after {moment_s:.2g} s")
-        assert took_s < GONE_S, told
+        poll(lambda: not data.list("pods", f"bert-operator.dev/job={name}"), GONE_S, "the pods to go")  # noqa: B023
+        told.append(f"{clock.s:.1f} s when {'suspended' if number % 2 else 'deleted'} after {moment_s:.2g} s")
         if number % 2:
             data.kubectl("delete", "bpj", name)
     say(f"{workers} workers: pods gone after {', '.join(told)}")

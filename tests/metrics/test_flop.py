@@ -46,4 +46,4 @@ def test_every_interval_says_where_its_time_went(tmp_path: Path) -> None:
         assert flop < 10 * per_token * tokens
         assert record["checkpoint_age_s"] >= 0
         before_s = record["checkpoint_age_s"]
-    assert before_s < 60
+    assert before_s <= records[-1]["elapsed_s"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import threading
-import time
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.model.batch import Batch
 from bert_trainer.output.metrics import read_metrics
+from bert_trainer.training import data_loader
 from bert_trainer.training.data_loader import SampleOrder, StageReader
 from in_process import progress_records, train
+from patience import PATIENCE_S
 from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, pretrain_stage, run_config, write_dataset
 
 DELAY_S = 0.5
@@ -28,28 +31,32 @@ def test_only_waiting_for_a_batch_that_is_not_there_counts(tmp_path: Path, monke
         max_predictions=PREDICTIONS,
         vocabulary=None,
     )
-    released = threading.Event()
-    read = StageReader.read_step
+    asked = threading.Event()
+    clock_s = 0.0
+    read, get = StageReader.read_step, queue.Queue.get
 
     def read_late(self: StageReader, step: int) -> tuple[list[Batch], int]:
+        nonlocal clock_s
         if step == 0:
-            released.wait(10)
+            assert asked.wait(PATIENCE_S)
+            clock_s += DELAY_S
         return read(self, step)
 
+    def get_and_say(self: queue.Queue[object], *arguments: object, **options: object) -> object:
+        asked.set()
+        return get(self, *arguments, **options)  # type: ignore[arg-type]
+
     monkeypatch.setattr(StageReader, "read_step", read_late)
+    monkeypatch.setattr(queue.Queue, "get", get_and_say)
+    monkeypatch.setattr(data_loader, "time", SimpleNamespace(monotonic=lambda: clock_s))
     order = SampleOrder(folder.rows, seed=3)
     with StageReader(folder, order, global_batch_size=8, micro_batch_size=8, rank=0, world_size=1,
                      first_step=0, last_step=2) as reader:  # fmt: skip
-        timer = threading.Timer(DELAY_S, released.set)
-        timer.start()
-        began_s = time.monotonic()
         reader.next_step()
-        first_s, elapsed_s = reader.waited_s, time.monotonic() - began_s
-        assert 0.2 * DELAY_S <= first_s <= elapsed_s
-        reader._thread.join(10)  # the second batch is there now
+        assert reader.waited_s == DELAY_S
+        clock_s += DELAY_S  # the step itself
         reader.next_step()
-        assert reader.waited_s - first_s < DELAY_S
-        timer.join()
+        assert reader.waited_s == DELAY_S
 
 
 def test_every_interval_says_which_share_of_it_was_waiting(tmp_path: Path) -> None:
