@@ -75,10 +75,16 @@ def no_table_is_changed() -> Iterator[None]:
 
     A table is a dict, list or set in capitals, in a test or in what tests share; ``copy.deepcopy`` is the way out.
     """
-    before = {place: repr(table) for place, table in _tables()}
+    _table_texts.update((place, repr(table)) for place, table in _tables() if place not in _table_texts)
     yield
-    changed = [place for place, table in _tables() if before.get(place, repr(table)) != repr(table)]
+    now = {place: repr(table) for place, table in _tables()}
+    changed = [place for place, text in now.items() if _table_texts.get(place, text) != text]
+    _table_texts.update(now)
     assert not changed, f"tests of this file have changed {changed} in place, for all tests after them"
+
+
+_table_texts: dict[str, str] = {}
+"""Texts of all tables when the last file had ended."""
 
 
 def _tables() -> Iterator[tuple[str, object]]:
