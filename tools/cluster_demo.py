@@ -72,7 +72,7 @@ class Demo:
             found = ((self.namespace.find("bpj", name) or {}).get("status") or {}).get("phase")
             return found if found in phases else None
 
-        return str(poll(phase, timeout_s, f"{name} to be {' or '.join(phases)}"))
+        return str(poll(phase, f"{name} to be {' or '.join(phases)}", timeout_s=timeout_s))
 
     def wait_for_first_step(self, name: str) -> float:
         """Return when the launcher's log first told of a step."""
@@ -175,7 +175,7 @@ def demonstrate(demo: Demo) -> int:
         starts.append(demo.wait_for_first_step(timed["metadata"]["name"]) - started_s - import_s)
         demo.wait_for_end(timed["metadata"]["name"])
         demo.shell(f"kubectl delete bpj {timed['metadata']['name']}")
-        poll(lambda: no_pods(namespace, "start-"), 60, "the pods to go")
+        poll(lambda: no_pods(namespace, "start-"), "the pods to go")
     say(f"apply to first step, without {import_s:.1f} s of imports: {', '.join(f'{s:.1f}' for s in starts)} s")
 
     demo.apply(two)
@@ -190,7 +190,7 @@ def demonstrate(demo: Demo) -> int:
         say(f"{name}: {', '.join(found)}")
     started_s = time.monotonic()
     demo.shell("kubectl delete bpj --all")
-    poll(lambda: no_pods(namespace, ""), 60, "all pods to go")
+    poll(lambda: no_pods(namespace, ""), "all pods to go")
     deleted_s = time.monotonic() - started_s
     namespace.cluster.delete_namespace(namespace.name)
     figures = {"apply_to_first_step_s": statistics.median(starts), "deleted_s": deleted_s}

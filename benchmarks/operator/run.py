@@ -239,7 +239,7 @@ class Operator(OperatorProcess):
             looked, known, depth, oldest_s = self.figures(*names)
             return looked >= jobs and known == pods and depth == oldest_s == 0
 
-        wait_until(is_idle, DEADLINE_S, "an operator with nothing left to do", every_s=ASK_EVERY_S)
+        wait_until(is_idle, "an operator with nothing left to do", timeout_s=DEADLINE_S, every_s=ASK_EVERY_S)
 
     def cpu_s(self) -> float:
         """Return the seconds of processor time that it has used."""
@@ -336,7 +336,7 @@ def wait_for_children(api: Api, jobs: int) -> float:
             told_s = time.monotonic()
         return there >= jobs
 
-    wait_until(all_there, DEADLINE_S, f"{jobs} children")
+    wait_until(all_there, f"{jobs} children", timeout_s=DEADLINE_S)
     return time.monotonic()
 
 

@@ -68,7 +68,7 @@ def namespace(api: Api) -> Iterator[str]:
     name = f"test-{next(_numbers)}"
     api.create(namespace_of(name)).expect()
     # Until then pods are refused.
-    wait_until(lambda: api.get("v1/serviceaccounts", "default", name).status == 200, 20, f"ServiceAccount in {name}")
+    wait_until(lambda: api.get("v1/serviceaccounts", "default", name).status == 200, f"ServiceAccount in {name}")
     yield name
     # Pods that were bound would wait for their kubelet, and the namespace with them.
     api.request("DELETE", f"/api/v1/namespaces/{name}/pods", {"gracePeriodSeconds": 0}).expect()

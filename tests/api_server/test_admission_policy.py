@@ -260,9 +260,7 @@ def prefixed(control_plane: ControlPlane) -> Iterator[Api]:
         api.create(document).expect()
     foreign = put("image", value="evil.example/x")
     for namespace in PREFIXES.values():
-        wait_until(
-            lambda name=namespace: try_to_create(api, foreign, name).status == 422, 60, "the policy to be in force"
-        )
+        wait_until(lambda name=namespace: try_to_create(api, foreign, name).status == 422, "the policy to be in force")
     yield api
     for resource in (f"{GROUP}/validatingadmissionpolicybindings", POLICY):
         api.delete(resource, "prefixed").expect()
@@ -323,7 +321,7 @@ def limited(control_plane: ControlPlane) -> Iterator[Api]:
     before["metadata"] |= {"name": "before", "finalizers": ["example.com/hold"]}
     for document in (namespace_of(NAMESPACE), namespace_of(OTHER), before, policy, binding):
         api.create(document, document["metadata"].get("namespace", "")).expect()
-    wait_until(lambda: try_to_create(api, REFUSED["an image"][0]).status == 422, 60, "the policy to be in force")
+    wait_until(lambda: try_to_create(api, REFUSED["an image"][0]).status == 422, "the policy to be in force")
     yield api
     for resource in (f"{GROUP}/validatingadmissionpolicybindings", POLICY):
         api.delete(resource, policy["metadata"]["name"]).expect()
@@ -348,7 +346,7 @@ def test_what_is_beyond_them_is_refused_by_both(limited: Api, change: Change, wo
 
 def test_the_policy_has_no_expression_that_the_api_server_doubts(limited: Api) -> None:
     name = "bert-operator-job-limits"
-    wait_until(lambda: "status" in limited.get(POLICY, name).expect(), 30, "the types to be checked")
+    wait_until(lambda: "status" in limited.get(POLICY, name).expect(), "the types to be checked")
     assert limited.get(POLICY, name).expect()["status"].get("typeChecking", {}).get("expressionWarnings", []) == []
 
 

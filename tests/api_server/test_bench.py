@@ -76,7 +76,7 @@ def test_a_fresh_service_account_may_do_nothing_until_a_role_says_so(
     }
     for answer in api.create_all([role, binding], namespace):
         answer.expect()
-    wait_until(lambda: reader.get("v1/pods", "", namespace).status == 200, 10, "the role to count")
+    wait_until(lambda: reader.get("v1/pods", "", namespace).status == 200, "the role to count")
     assert reader.get("v1/secrets", "", namespace).status == 403
 
 
@@ -88,7 +88,7 @@ def test_a_restricted_namespace_refuses_a_pod_that_may_be_root(api: Api, namespa
         answer = api.create(pod("root"), namespace, dry_run=True)
         return answer.message if answer.status == 403 else ""
 
-    assert "runAsNonRoot != true" in wait_until(refusal, 10, "the label to count")
+    assert "runAsNonRoot != true" in wait_until(refusal, "the label to count")
     container = {
         **POD_SPEC["containers"][0],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -109,12 +109,11 @@ def test_the_job_controller_makes_a_pod_and_hears_how_it_ended(
 ) -> None:
     api.create(job("once"), namespace).expect()
     kubelet = FakeKubelet(api, namespace)
-    (made,) = wait_until(lambda: kubelet.pods("job-name=once"), 10, "the job's pod")
+    (made,) = wait_until(lambda: kubelet.pods("job-name=once"), "the job's pod")
     kubelet.run(made)
     getattr(kubelet, ending)(made)
     wait_until(
         lambda: conditions(api.get("batch/v1/jobs", "once", namespace).expect()).get(condition) == "True",
-        10,
         f"the job to be {condition}",
     )
 
@@ -126,44 +125,44 @@ def test_the_scheduler_finds_no_node(api: Api, namespace: str) -> None:
         found = api.get("v1/pods", "lonely", namespace).expect()
         return str(next((item["reason"] for item in found["status"].get("conditions") or []), ""))
 
-    assert wait_until(reason, 10, "the scheduler's word") == "Unschedulable"
+    assert wait_until(reason, "the scheduler's word") == "Unschedulable"
 
 
 def test_foreground_deletion_takes_the_owned_objects_first(api: Api, namespace: str) -> None:
     api.create(job("owner"), namespace).expect()
     kubelet = FakeKubelet(api, namespace)
-    (made,) = wait_until(lambda: kubelet.pods("job-name=owner"), 10, "the job's pod")
+    (made,) = wait_until(lambda: kubelet.pods("job-name=owner"), "the job's pod")
     kubelet.run(made)
     api.delete("batch/v1/jobs", "owner", namespace, propagation="Foreground").expect()
 
     deleted = wait_until(
-        lambda: [each for each in kubelet.pods() if "deletionTimestamp" in each["metadata"]], 10, "the pod's deletion"
+        lambda: [each for each in kubelet.pods() if "deletionTimestamp" in each["metadata"]], "the pod's deletion"
     )
     assert len(deleted) == 1
     assert api.get("batch/v1/jobs", "owner", namespace).status == 200, "the owner waits for its pod"
     assert kubelet.remove_deleted() == 1
-    wait_until(lambda: api.get("batch/v1/jobs", "owner", namespace).status == 404, 10, "the owner to go")
+    wait_until(lambda: api.get("batch/v1/jobs", "owner", namespace).status == 404, "the owner to go")
 
 
 def test_a_namespace_with_bound_pods_goes_once_they_are_gone(api: Api, namespace: str) -> None:
     passing = f"{namespace}-passing"
     api.create(namespace_of(passing)).expect()
-    wait_until(lambda: api.get("v1/serviceaccounts", "default", passing).status == 200, 10, "its ServiceAccount")
+    wait_until(lambda: api.get("v1/serviceaccounts", "default", passing).status == 200, "its ServiceAccount")
     # The controller looks again after half of the grace period.
     api.create(pod("bound", terminationGracePeriodSeconds=1), passing).expect()
     with FakeKubelet(api, passing) as kubelet:
-        wait_until(lambda: conditions(kubelet.pods()[0]).get("Ready") == "True", 10, "the pod to run")
+        wait_until(lambda: conditions(kubelet.pods()[0]).get("Ready") == "True", "the pod to run")
         api.delete("v1/namespaces", passing).expect()
-        wait_until(lambda: api.get("v1/namespaces", passing).status == 404, 20, "the namespace to go")
+        wait_until(lambda: api.get("v1/namespaces", passing).status == 404, "the namespace to go")
 
 
 def test_an_mpi_job_with_two_workers_runs_and_succeeds(api: Api, namespace: str) -> None:
     api.create(mpi_job("pair", workers=2), namespace).expect()
     with FakeKubelet(api, namespace) as kubelet:
-        wait_until(lambda: mpi_job_conditions(api, "pair", namespace).get("Running") == "True", 20, "Running")
+        wait_until(lambda: mpi_job_conditions(api, "pair", namespace).get("Running") == "True", "Running")
         workers = kubelet.pods("training.kubeflow.org/job-role=worker")
         assert sorted(each["metadata"]["name"] for each in workers) == ["pair-worker-0", "pair-worker-1"]
-        wait_until(lambda: mpi_job_conditions(api, "pair", namespace).get("Succeeded") == "True", 20, "Succeeded")
+        wait_until(lambda: mpi_job_conditions(api, "pair", namespace).get("Succeeded") == "True", "Succeeded")
     assert mpi_job_conditions(api, "pair", namespace)["Running"] == "False"
 
 
@@ -172,7 +171,7 @@ def test_an_mpi_job_fails_with_its_launcher(api: Api, namespace: str) -> None:
     document["spec"]["runPolicy"] = {"backoffLimit": 0}
     api.create(document, namespace).expect()
     kubelet = FakeKubelet(api, namespace)
-    (launcher,) = wait_until(lambda: kubelet.pods("training.kubeflow.org/job-role=launcher"), 20, "the launcher")
+    (launcher,) = wait_until(lambda: kubelet.pods("training.kubeflow.org/job-role=launcher"), "the launcher")
     kubelet.run(launcher)
     kubelet.fail(launcher, oom=True)
 
@@ -180,7 +179,7 @@ def test_an_mpi_job_fails_with_its_launcher(api: Api, namespace: str) -> None:
     (container,) = ended["status"]["containerStatuses"]
     assert container["state"]["terminated"]["reason"] == "OOMKilled"
     assert container["state"]["terminated"]["exitCode"] == 137
-    wait_until(lambda: mpi_job_conditions(api, "broken", namespace).get("Failed") == "True", 20, "Failed")
+    wait_until(lambda: mpi_job_conditions(api, "broken", namespace).get("Failed") == "True", "Failed")
 
 
 def test_mpi_operator_has_the_rights_of_its_release_and_no_more(api: Api) -> None:
@@ -201,20 +200,20 @@ def test_objects_outlive_the_api_server(control_plane: ControlPlane, api: Api, n
     assert api.get("v1/configmaps", "note", namespace).expect()["data"] == {"word": "kept"}
     # The controllers find it again by themselves.
     api.create(job("after"), namespace).expect()
-    wait_until(lambda: api.list("v1/pods", namespace), 20, "the job's pod")
+    wait_until(lambda: api.list("v1/pods", namespace), "the job's pod")
 
 
 def test_mpi_operator_works_again_after_it_was_killed(control_plane: ControlPlane, api: Api, namespace: str) -> None:
     control_plane.mpi_operator.kill()
     api.create(mpi_job("late", workers=1), namespace).expect()
     control_plane.mpi_operator.start()
-    wait_until(lambda: mpi_job_conditions(api, "late", namespace).get("Created") == "True", 20, "Created")
+    wait_until(lambda: mpi_job_conditions(api, "late", namespace).get("Created") == "True", "Created")
 
 
 def test_mpi_operator_comes_back_when_it_ends_by_itself(control_plane: ControlPlane) -> None:
     ended = control_plane.mpi_operator.pid
     os.kill(ended, signal.SIGTERM)
-    wait_until(lambda: control_plane.mpi_operator.pid not in (0, ended), 20, "another process")
+    wait_until(lambda: control_plane.mpi_operator.pid not in (0, ended), "another process")
     control_plane.mpi_operator.wait_ready()
 
 

@@ -31,13 +31,13 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 @pytest.fixture
 def own_jobs(own: ControlPlane) -> Jobs:
     own.api.create(namespace_of("kept")).expect()
-    wait_until(lambda: own.api.get("v1/serviceaccounts", "default", "kept").status == 200, 20, "its ServiceAccount")
+    wait_until(lambda: own.api.get("v1/serviceaccounts", "default", "kept").status == 200, "its ServiceAccount")
     return Jobs(own.api, "kept")
 
 
 def delete_definition(api: Api) -> None:
     api.delete(CRDS, NAME).expect()
-    wait_until(lambda: api.get(CRDS, NAME).status == 404, 60, "the definition to be gone")
+    wait_until(lambda: api.get(CRDS, NAME).status == 404, "the definition to be gone")
 
 
 def delivers(operator: OperatorProcess, jobs: Jobs) -> bool:
@@ -63,12 +63,10 @@ def test_a_deleted_definition_takes_its_jobs_along_and_comes_back(
 
         delete_definition(api)
         # The jobs are gone with it, and with them what they own: the garbage collector sees to that.
-        wait_until(lambda: not jobs.children("long"), 90, "the job's child to be collected")
+        wait_until(lambda: not jobs.children("long"), "the job's child to be collected")
 
         api.apply_crd(render_crd())
-        wait_until(
-            lambda: jobs.api.get("bert-operator.dev/v1alpha1/bertpretrainjobs", "", "kept").status == 200, 20, ""
-        )
+        wait_until(lambda: jobs.api.get("bert-operator.dev/v1alpha1/bertpretrainjobs", "", "kept").status == 200, "")
         jobs.create("long")
         jobs.wait_phase("long", "Running", attempt=1)
         (after,) = jobs.pods("long")
@@ -76,5 +74,5 @@ def test_a_deleted_definition_takes_its_jobs_along_and_comes_back(
         assert jobs.child("long")["metadata"]["ownerReferences"][0]["uid"] == jobs.get("long")["metadata"]["uid"]
         # kopf gives up its watch where it asks while the kind is unknown, and the operator starts it again; where the
         # definition is back by then, it never notices. Either way it delivers what changes, not the resync alone.
-        wait_until(lambda: delivers(operator, jobs), 90, "the watch on jobs to deliver again")
+        wait_until(lambda: delivers(operator, jobs), "the watch on jobs to deliver again")
         assert operator.is_ready()

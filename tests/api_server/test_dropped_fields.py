@@ -100,5 +100,5 @@ def test_no_pod_is_made_and_the_job_says_what_is_missing(
             "bert", lambda status: condition(status, "Blocked").get("reason") == "FieldDropped", "FieldDropped", 30
         )
         assert "securityContext.hostUsers: the API server drops it" in status["message"]
-        wait_until(lambda: "FieldDropped" in jobs.events("bert"), 10, "an Event FieldDropped")
+        wait_until(lambda: "FieldDropped" in jobs.events("bert"), "an Event FieldDropped")
     assert api.list("batch/v1/jobs", "default") == []

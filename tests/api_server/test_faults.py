@@ -18,6 +18,7 @@ from control_plane import ControlPlane
 from flaky_proxy import Fault, FlakyProxy, Match, Request
 from kubelet import FakeKubelet, attempt_of
 from operator_process import OperatorProcess, install_operator
+from patience import PATIENCE_S
 
 Json = dict[str, Any]
 # What the log of the operator must not hold, whatever happens: it knows all of this.
@@ -44,7 +45,7 @@ def proxied(
     try:
         with OperatorProcess(tmp_path, config, namespaces=[namespace], workers=40, watchSilenceSeconds=3) as running:
             # Without jobs it is ready before kopf has looked round; a fault is to meet a watch that is open.
-            wait_until(watches_jobs, 20, "the watch on jobs")
+            wait_until(watches_jobs, "the watch on jobs")
             yield running
             assert SURPRISE not in running.log()
     finally:
@@ -93,7 +94,7 @@ def watching_for_doubles(jobs: Jobs) -> Iterator[None]:
     assert not doubles
 
 
-def wait_all(jobs: Jobs, names: list[str], phase: str = "Succeeded", timeout_s: float = 90) -> dict[str, Json]:
+def wait_all(jobs: Jobs, names: list[str], phase: str = "Succeeded", timeout_s: float = PATIENCE_S) -> dict[str, Json]:
     for name in names:
         jobs.wait_phase(name, phase, timeout_s=timeout_s)
     return {name: jobs.status(name) for name in names}
@@ -126,7 +127,7 @@ def test_an_operator_that_is_killed_at_any_write_goes_on_where_it_was(
         if how == "broken":
             began_s = time.monotonic()
         else:
-            wait_until(lambda: all(fault.reached.is_set() for fault in faults[:-1]), 90, "every job to be at its write")
+            wait_until(lambda: all(fault.reached.is_set() for fault in faults[:-1]), "every job to be at its write")
             proxied.kill()
             began_s = time.monotonic()
             for fault in faults:
@@ -176,7 +177,7 @@ def test_nothing_is_lost_when_the_api_server_restarts_under_load(
     names = [f"job-{number:02}" for number in range(30)]
     with OperatorProcess(tmp_path, config, namespaces=[namespace]) as operator, FakeKubelet(api, namespace):
         in_parallel(lambda name: jobs.create(name, workers=1 + int(name[-1]) % 2), names)
-        wait_until(lambda: sum(bool(jobs.children(name)) for name in names) >= 5, 20, "the first children")
+        wait_until(lambda: sum(bool(jobs.children(name)) for name in names) >= 5, "the first children")
         control_plane.api_server.kill()
         control_plane.api_server.start()
         began_s = time.monotonic()
@@ -213,7 +214,7 @@ def test_jobs_that_run_while_the_api_server_is_away_for_a_minute_are_as_they_wer
             control_plane.api_server.start()
         began_s = time.monotonic()
         jobs.create("new")
-        wait_until(lambda: jobs.children("new"), 90, "the child of a new job")
+        wait_until(lambda: jobs.children("new"), "the child of a new job")
         print(f"API server away for {AWAY_S:.0f} s: a new child {time.monotonic() - began_s:.1f} s after its return")
         operator.wait_resyncs(2)
         after = {name: jobs.status(name) for name in names}
@@ -252,19 +253,19 @@ def test_what_happens_while_no_watch_is_open_and_its_version_is_forgotten_is_fou
             jobs.wait_phase(name, "Running")
         away = proxy.add(Fault(lambda request: request.is_watch, "refuse", status=503))
         open_watches = proxy.cut_watches()
-        wait_until(away.reached.is_set, 10, "a watch to be refused")
+        wait_until(away.reached.is_set, "a watch to be refused")
         jobs.delete("deleted")
-        wait_until(lambda: not jobs.pods("deleted"), 10, "its pods to go")
+        wait_until(lambda: not jobs.pods("deleted"), "its pods to go")
         jobs.create("new")
         kubelet.fates[1] = kubelet.succeed
         wait_until(lambda: all(pod["status"]["phase"] == "Succeeded" for pod in jobs.pods("ends")
-                               if "launcher" in pod["metadata"]["name"]), 10, "the launcher to end")  # fmt: skip
+                               if "launcher" in pod["metadata"]["name"]), "the launcher to end")  # fmt: skip
         proxy.clear()
         proxy.expire_watches(open_watches)
         began_s = time.monotonic()
         wait_all(jobs, ["ends", "new"])
-        wait_until(lambda: proxied.figure('known_objects{kind="jobs"}') == 2, 10, "the deleted job to be forgotten")
-        wait_until(lambda: proxied.figure('known_objects{kind="children"}') == 2, 10, "its child as well")
+        wait_until(lambda: proxied.figure('known_objects{kind="jobs"}') == 2, "the deleted job to be forgotten")
+        wait_until(lambda: proxied.figure('known_objects{kind="children"}') == 2, "its child as well")
     print(f"410 Gone on {open_watches} watches: consistent after {time.monotonic() - began_s:.1f} s")
 
 

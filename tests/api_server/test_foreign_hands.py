@@ -89,8 +89,8 @@ def test_a_child_that_others_have_changed_runs_on_as_the_jobs_own(
         status = jobs.wait_phase("bert", "Succeeded")
         assert (status["attempt"], status.get("failures", [])) == (1, [])
         jobs.delete("bert")
-        wait_until(lambda: not api.list(RESOURCES[workers], namespace), 20, "the child to go with its job")
-        wait_until(lambda: not api.list("v1/pods", namespace), 20, "its pods to go")
+        wait_until(lambda: not api.list(RESOURCES[workers], namespace), "the child to go with its job")
+        wait_until(lambda: not api.list("v1/pods", namespace), "its pods to go")
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -108,8 +108,8 @@ def test_a_child_that_others_have_changed_before_it_ran_is_the_jobs_own(
     """The status names a child from its start on; until then it is known by its creation, or by its name again."""
     jobs.create("bert", workers=workers)
     name = "bert-a1" if workers > 1 else "bert-a1-training"
-    wait_until(lambda: api.get(RESOURCES[workers], name, namespace).status == 200, 20, "the child")
-    wait_until(lambda: api.list("v1/pods", namespace), 20, "its pods")
+    wait_until(lambda: api.get(RESOURCES[workers], name, namespace).status == 200, "the child")
+    wait_until(lambda: api.list("v1/pods", namespace), "its pods")
     change(api, namespace, workers)
     if restarts:
         operator.restart()
@@ -123,10 +123,8 @@ def test_a_child_that_others_have_changed_before_it_ran_is_the_jobs_own(
         status = jobs.wait_phase("bert", "Succeeded")
     assert (status["attempt"], status.get("failures", [])) == (1, []), status
     jobs.delete("bert")
-    wait_until(lambda: not api.list(RESOURCES[workers], namespace), 20, "the child to go with its job")
-    wait_until(
-        lambda: operator.figure('known_objects{kind="children"}') <= count_children(api), 20, "no more to be known"
-    )
+    wait_until(lambda: not api.list(RESOURCES[workers], namespace), "the child to go with its job")
+    wait_until(lambda: operator.figure('known_objects{kind="children"}') <= count_children(api), "no more to be known")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -136,7 +134,7 @@ def test_a_stop_finds_the_child_that_an_operator_before_created_and_others_have_
     """Until a child starts the status does not name it: one whose label is gone is known by its name alone."""
     jobs.create("bert", workers=workers)
     name = "bert-a1" if workers > 1 else "bert-a1-training"
-    wait_until(lambda: api.list("v1/pods", namespace), 20, "its pods")
+    wait_until(lambda: api.list("v1/pods", namespace), "its pods")
     operator.kill()
     overwrite_label(api, namespace, workers)
     jobs.change("bert", runPolicy={"suspend": True}).expect()

@@ -55,7 +55,7 @@ def test_before_it_is_frozen_it_is_judged_again(
     api: Api, namespace: str, jobs: Jobs, operator: OperatorProcess
 ) -> None:
     api.create(QUOTA, namespace).expect()
-    wait_until(lambda: api.get("v1/resourcequotas", "none", namespace).body.get("status", {}).get("used"), 20, "quota")
+    wait_until(lambda: api.get("v1/resourcequotas", "none", namespace).body.get("status", {}).get("used"), "quota")
     api.create(profiled_job("held"), namespace).expect()
     jobs.wait("held", lambda status: condition(status, "Blocked").get("reason") == "QuotaExceeded", "the quota")
     restart_without_profile(operator)
@@ -69,7 +69,7 @@ def test_without_its_frozen_configuration_no_further_attempt_is_made(
     api: Api, namespace: str, jobs: Jobs, operator: OperatorProcess
 ) -> None:
     api.create(profiled_job("lost"), namespace).expect()
-    (pod,) = wait_until(lambda: jobs.pods("lost"), 20, "its pod")
+    (pod,) = wait_until(lambda: jobs.pods("lost"), "its pod")
     kubelet = FakeKubelet(api, namespace)
     kubelet.run(pod)
     jobs.wait_phase("lost", "Running")

@@ -48,7 +48,7 @@ def test_a_moved_tag_changes_nothing_in_a_started_job(
         # Applied again it is a new job, which takes what the tag stands for now.
         jobs.delete("bert")
         kubelet.fates.clear()
-        wait_until(lambda: not jobs.children("bert"), 20, "its children to go")
+        wait_until(lambda: not jobs.children("bert"), "its children to go")
         jobs.create("bert", workers=workers)
         jobs.wait_phase("bert", "Succeeded")
         assert jobs.status("bert")["image"] == MOVED

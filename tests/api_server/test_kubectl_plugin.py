@@ -208,7 +208,7 @@ def test_a_namespace_without_jobs_and_a_job_that_is_deleted_while_it_is_waited_f
     assert bert("list").remarks == f"No BertPretrainJobs in namespace {namespace}.\n"
     assert bert("wait", "bert", "--for=deleted").code == 0
     jobs.create("bert")
-    wait_until(lambda: jobs.status("bert"), 30, "a status")
+    wait_until(lambda: jobs.status("bert"), "a status")
     jobs.delete("bert")
     assert bert("wait", "bert", "--for=deleted", "--timeout=60s").output == "bert: deleted\n"
 

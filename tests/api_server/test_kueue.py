@@ -74,7 +74,7 @@ def test_the_bench_has_the_real_kueue(plane: ControlPlane) -> None:
     api = plane.api
 
     def wait(job: str, kind: str, holds: Callable[[str, str], bool]) -> None:
-        wait_until(lambda: holds(*condition_of(api, job, kind)), 30, f"{kind} of {job}")
+        wait_until(lambda: holds(*condition_of(api, job, kind)), f"{kind} of {job}")
 
     first = api.create(queued_job("first"), TEAM).expect()
     assert first["spec"]["suspend"] is True, "its webhook suspends what names a queue"
@@ -85,8 +85,8 @@ def test_the_bench_has_the_real_kueue(plane: ControlPlane) -> None:
     wait("first", "Preempted", lambda status, _: status == "True")
     wait("third", "Admitted", lambda status, _: status == "True")
     # It says first what it decides and then does it.
-    wait_until(lambda: api.get("batch/v1/jobs", "first", TEAM).body["spec"]["suspend"], 20, "first to be suspended")
-    wait_until(lambda: not api.get("batch/v1/jobs", "third", TEAM).body["spec"]["suspend"], 20, "third to be let go")
+    wait_until(lambda: api.get("batch/v1/jobs", "first", TEAM).body["spec"]["suspend"], "first to be suspended")
+    wait_until(lambda: not api.get("batch/v1/jobs", "third", TEAM).body["spec"]["suspend"], "third to be let go")
 
 
 def test_what_no_waiting_mends_is_told_with_its_remedy(jobs: Jobs) -> None:
@@ -110,7 +110,7 @@ def test_a_job_tells_for_what_it_waits_that_it_was_taken_out_and_what_admits_it(
     jobs.create("early", queueName=ONE_AT_A_TIME, resources=REQUESTS)
     status = jobs.wait("early", lambda now: "clusterQueue" in now.get("queue", {}), "what admitted it", 30)
     assert (status["queue"]["clusterQueue"], status["queue"]["flavors"]) == (ONE_AT_A_TIME, ["default"])
-    jobs.wait_phase("early", "Pending", timeout_s=30)  # there is no node
+    jobs.wait_phase("early", "Pending")  # there is no node
 
     jobs.create("late", queueName=ONE_AT_A_TIME, resources=REQUESTS)
     status = jobs.wait("late", lambda now: "unused quota" in now.get("message", ""), "Kueue's words", 30)
@@ -125,7 +125,7 @@ def test_a_job_tells_for_what_it_waits_that_it_was_taken_out_and_what_admits_it(
     jobs.wait("late", lambda now: now["reason"] == "Queued", "Queued again", 30)
 
     jobs.delete("early")
-    status = jobs.wait_phase("late", "Pending", timeout_s=30)
+    status = jobs.wait_phase("late", "Pending")
     status = jobs.wait("late", lambda now: "clusterQueue" in now["queue"], "what admitted it", 30)
     assert status["queue"]["clusterQueue"] == ONE_AT_A_TIME
     assert "Deactivated" not in (status["reason"], status["message"])

@@ -35,7 +35,7 @@ def restart(strict: OperatorProcess, **settings: Any) -> None:
 @pytest.mark.usefixtures("strict")
 def test_it_is_there_before_the_pods_and_goes_with_the_job(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("demo", logging={"prometheusPort": 9400})
-    wait_until(lambda: jobs.children("demo"), 60, "a child")
+    wait_until(lambda: jobs.children("demo"), "a child")
     policy = api.get(POLICIES, "demo-pods", namespace).expect()
     child = api.get("batch/v1/jobs", "demo-a1-training", namespace).expect()
     assert int(policy["metadata"]["resourceVersion"]) < int(child["metadata"]["resourceVersion"])
@@ -43,7 +43,7 @@ def test_it_is_there_before_the_pods_and_goes_with_the_job(api: Api, namespace: 
     assert rules[-1] == {**TRACKER, "ports": [{"protocol": "TCP", "port": 5000}]}
     assert len(policy["spec"]["ingress"]) == 2
     jobs.delete("demo")
-    wait_until(lambda: api.get(POLICIES, "demo-pods", namespace).status == 404, 60, "the garbage collector")
+    wait_until(lambda: api.get(POLICIES, "demo-pods", namespace).status == 404, "the garbage collector")
 
 
 def test_another_attempt_writes_it_only_where_it_differs(
@@ -86,7 +86,7 @@ def test_no_pod_starts_where_somebody_else_has_taken_its_name(api: Api, namespac
     assert "NetworkPolicy demo-pods exists and is not this job's. Next: delete it" in str(status)
     assert jobs.pods("demo") == []
     api.delete(POLICIES, "demo-pods", namespace).expect()
-    wait_until(lambda: jobs.children("demo"), 60, "a child")
+    wait_until(lambda: jobs.children("demo"), "a child")
 
 
 def test_no_pod_starts_where_the_operator_may_not_write_it(
@@ -105,14 +105,14 @@ def test_no_pod_starts_where_the_operator_may_not_write_it(
         rules = {"rules": role["rules"]}
         api.patch("rbac.authorization.k8s.io/v1/clusterroles", "bert-operator", rules).expect()
     assert strict.is_ready()
-    wait_until(lambda: jobs.children("demo"), 60, "a child, without another start")
+    wait_until(lambda: jobs.children("demo"), "a child, without another start")
 
 
 def test_switched_off_there_is_none(api: Api, namespace: str, jobs: Jobs, strict: OperatorProcess) -> None:
     try:
         restart(strict)
         jobs.create("demo")
-        wait_until(lambda: jobs.children("demo"), 60, "a child")
+        wait_until(lambda: jobs.children("demo"), "a child")
         assert api.list(POLICIES, namespace) == []
     finally:
         restart(strict, jobNetworkPolicy=True, jobEgress=[{**TRACKER, **PORTS}])

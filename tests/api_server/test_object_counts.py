@@ -40,7 +40,6 @@ def apply_quota(api: Api, namespace: str, exhausted: str) -> None:
     keys = set(document["spec"]["hard"])
     wait_until(
         lambda: set(api.get(QUOTAS, NAME, namespace).expect().get("status", {}).get("used", {})) == keys,
-        60,
         "the quota to count",
     )
 

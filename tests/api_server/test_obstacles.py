@@ -46,7 +46,7 @@ def wait_blocked(jobs: Jobs, name: str, reason: str, *words: str) -> Clock:
     assert condition(status, "Blocked")["status"] == "True"
     assert condition(status, "Blocked")["message"] == message
     assert [word for word in (*words, "Next: ") if word not in message] == []
-    wait_until(lambda: reason in jobs.events(name), 10, f"an Event {reason}")
+    wait_until(lambda: reason in jobs.events(name), f"an Event {reason}")
     return clock
 
 
@@ -59,7 +59,7 @@ def wait_cleared(jobs: Jobs, name: str, clock: Clock, phase: str = "Succeeded") 
 
 
 def first_pod(jobs: Jobs, name: str) -> Json:
-    return wait_until(lambda: jobs.pods(name), 20, "the pod")[0]
+    return wait_until(lambda: jobs.pods(name), "the pod")[0]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -67,7 +67,7 @@ def first_pod(jobs: Jobs, name: str) -> Json:
 def test_a_quota_that_leaves_no_room(api: Api, namespace: str, jobs: Jobs, workers: int) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     api.create(quota, namespace).expect()
-    wait_until(lambda: api.get("v1/resourcequotas", "none", namespace).body.get("status"), 10, "the quota to count")
+    wait_until(lambda: api.get("v1/resourcequotas", "none", namespace).body.get("status"), "the quota to count")
     jobs.create("bert", workers=workers)
     clock = wait_blocked(jobs, "bert", "QuotaExceeded", "exceeded quota: none", "spec.resources")
     api.delete("v1/resourcequotas", "none", namespace).expect()
@@ -175,11 +175,11 @@ def test_two_hundred_jobs_that_no_node_can_take_hold_up_nobody(
         found = seen()
         return [name for name in names if (found[name].get("status") or {}).get("reason") != "Unschedulable"]
 
-    wait_until(lambda: not waiting(), 120, lambda: f"Unschedulable of {waiting()}")
+    wait_until(lambda: not waiting(), lambda: f"Unschedulable of {waiting()}")
     clock.lap("reported")
     # Its pod asks another scheduler, which this kubelet plays: a job that fits is not behind those that do not.
     jobs.create("small")
-    child = wait_until(lambda: jobs.children("small"), 10, "the child of a job that fits")[0]
+    child = wait_until(lambda: jobs.children("small"), "the child of a job that fits")[0]
     clock.lap("the child of another job")
     assert jobs.children("wide-000") != []
     # Each says its reason once. What time changes is no news: nothing is written while they wait.
@@ -234,7 +234,7 @@ def test_a_job_that_is_not_for_this_cluster(
     assert next_step in status["message"]
     assert jobs.children("bert") == []
     # Events are written after the status.
-    wait_until(lambda: "SpecInvalid" in jobs.events("bert"), 5, "the Event")
+    wait_until(lambda: "SpecInvalid" in jobs.events("bert"), "the Event")
     jobs.change("bert", output={"volume": {"hostPath": None, **CLAIM}}).expect()
     with FakeKubelet(api, namespace):
         status = jobs.wait_phase("bert", "Succeeded")
@@ -325,7 +325,7 @@ def test_an_operator_that_lacks_a_right_in_the_namespace(
     try:
         # No binding yet: there is no place to say so but its log and its probe.
         limited.launch()
-        wait_until(lambda: "cannot list resource" in limited.log(), 20, "a word in the log")
+        wait_until(lambda: "cannot list resource" in limited.log(), "a word in the log")
         assert limited.page("/readyz")[0] == 503
         grant(api, namespace, "poor", without=("jobs", "create"))
         clock = Clock("no binding")

@@ -50,7 +50,7 @@ def test_figures_follow_a_job_through_its_life(
             looks, waits = told.get("reconcile_seconds_count"), told.get("queue_wait_seconds_count")
             return told if looks == waits and float(told["queue_depth"]) == 0 else {}
 
-        told = wait_until(told_at_rest, 5, "the looks to be counted")
+        told = wait_until(told_at_rest, "the looks to be counted")
         assert float(told['reconciles_total{result="done"}']) >= 5
         assert float(told['reconciles_total{result="failed"}']) == 1
         assert 0 < float(told["reconcile_seconds_sum"]) < 10
@@ -64,10 +64,10 @@ def test_figures_follow_a_job_through_its_life(
         assert float(told["last_sweep_timestamp_seconds"]) > 1.7e9
         kubelet.fates[2] = kubelet.succeed
         jobs.wait_phase("bert", "Succeeded")
-        wait_until(lambda: operator.figure('jobs{phase="Succeeded"}') == 1, 5, "the phase to be counted")
+        wait_until(lambda: operator.figure('jobs{phase="Succeeded"}') == 1, "the phase to be counted")
         assert operator.figure('jobs{phase="Running"}') == 0
         jobs.delete("bert")
-        wait_until(lambda: operator.figure('known_objects{kind="pods"}') == 0, 10, "what is gone to be forgotten")
+        wait_until(lambda: operator.figure('known_objects{kind="pods"}') == 0, "what is gone to be forgotten")
 
 
 def test_it_is_ready_once_it_has_seen_everything_and_writes_nothing_before(
@@ -80,7 +80,7 @@ def test_it_is_ready_once_it_has_seen_everything_and_writes_nothing_before(
     try:
         operator.launch()
         for held in (pods, known):
-            wait_until(held.reached.is_set, 20, "a list to be asked for")
+            wait_until(held.reached.is_set, "a list to be asked for")
             assert operator.page("/readyz") == (503, "starting\n")
             assert operator.page("/healthz")[0] == 200, "it need not be restarted for that"
             assert proxy.writes() == []
@@ -97,16 +97,16 @@ def test_it_is_not_ready_while_the_watch_on_jobs_brings_nothing(
         assert operator.page("/readyz") == (200, "ok\n")
         # Without jobs it is ready before kopf's first list, which would bring the job.
         watches = lambda: [one for one in proxy.requests if one.is_watch and "bertpretrainjobs" in one.path]  # noqa: E731
-        wait_until(watches, 20, "the watch on jobs")
+        wait_until(watches, "the watch on jobs")
         proxy.are_watches_mute = True
         proxy.mute_watches()
         jobs.create("unheard")
-        wait_until(lambda: operator.page("/readyz")[0] == 503, 20, "the probe to fail")
+        wait_until(lambda: operator.page("/readyz")[0] == 503, "the probe to fail")
         assert operator.page("/readyz")[1].startswith("the watch on BertPretrainJob lags by")
         assert operator.figure('watch_lag_seconds{kind="BertPretrainJob"}') > 2
         proxy.clear()
         proxy.cut_watches()
-        wait_until(lambda: operator.page("/readyz")[0] == 200, 20, "the probe to pass again")
+        wait_until(lambda: operator.page("/readyz")[0] == 200, "the probe to pass again")
 
 
 @contextmanager
@@ -140,13 +140,13 @@ def test_it_is_not_ready_while_a_watch_on_pods_stays_silent(
     complaint = "the watch on Pod lags by"
     with make_operator(watchSilenceSeconds=1, maxWatchLagSeconds=1) as operator, restless_pod(api, namespace):
         began = operator.figure('watch_events_total{kind="Pod"}')
-        wait_until(lambda: operator.figure('watch_events_total{kind="Pod"}') > began + 15, 10, "four seconds")
+        wait_until(lambda: operator.figure('watch_events_total{kind="Pod"}') > began + 15, "four seconds")
         assert complaint not in operator.page("/readyz")[1]
         proxy.are_watches_mute = True
         proxy.mute_watches()
-        wait_until(lambda: complaint in operator.page("/readyz")[1], 20, "the probe to fail")
+        wait_until(lambda: complaint in operator.page("/readyz")[1], "the probe to fail")
         proxy.clear()
-        wait_until(lambda: complaint not in operator.page("/readyz")[1], 20, "the probe to pass again")
+        wait_until(lambda: complaint not in operator.page("/readyz")[1], "the probe to pass again")
 
 
 def test_it_is_not_ready_while_the_queue_does_not_move(
@@ -156,13 +156,13 @@ def test_it_is_not_ready_while_the_queue_does_not_move(
         held = proxy.add(Fault(lambda request: request.is_write, "hold before"))
         for number in range(3):
             jobs.create(f"job-{number}")
-        wait_until(held.reached.is_set, 10, "a write to be held")
-        wait_until(lambda: operator.page("/readyz")[0] == 503, 20, "the probe to fail")
+        wait_until(held.reached.is_set, "a write to be held")
+        wait_until(lambda: operator.page("/readyz")[0] == 503, "the probe to fail")
         assert operator.page("/readyz")[1].startswith("a job has waited for")
         assert operator.figure("queue_depth") == 2
         assert operator.figure("queue_oldest_seconds") > 2
         held.release()
-        wait_until(lambda: operator.page("/readyz") == (200, "ok\n"), 20, "the probe to pass again")
+        wait_until(lambda: operator.page("/readyz") == (200, "ok\n"), "the probe to pass again")
         with FakeKubelet(api, namespace):
             for number in range(3):
                 jobs.wait_phase(f"job-{number}", "Succeeded")

@@ -45,6 +45,6 @@ def test_the_guide_s_quota_keeps_pods_from_kubernetes_own_classes(api: Api, name
         status = api.get("v1/resourcequotas", "system-priorities", namespace).expect().get("status", {})
         return bool(status.get("used") == {"pods": "0"})
 
-    wait_until(counts, 60, "the quota to count")
+    wait_until(counts, "the quota to count")
     answer = api.create(pod("after", name), namespace)
     assert (answer.status, "exceeded quota: system-priorities" in answer.message) == (403, True), answer.message

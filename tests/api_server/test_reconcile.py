@@ -28,14 +28,14 @@ def test_a_single_pod_job_is_created_runs_and_succeeds(api: Api, namespace: str,
     jobs.create("bert")
     status = jobs.wait("bert", lambda status: status.get("reason") == "WaitingToStart", "the first word about the job")
     assert (status["phase"], status["attempt"], status["run"]) == ("Pending", 1, "training")
-    wait_until(lambda: jobs.children("bert"), 10, "the child")
+    wait_until(lambda: jobs.children("bert"), "the child")
     child = jobs.child("bert")
     (owner,) = child["metadata"]["ownerReferences"]
     assert names([child]) == [("Job", "bert-a1-training")]
     assert (owner["uid"], owner["controller"]) == (jobs.get("bert")["metadata"]["uid"], True)
 
     kubelet = FakeKubelet(api, namespace)
-    (pod,) = wait_until(lambda: jobs.pods("bert"), 10, "the pod")
+    (pod,) = wait_until(lambda: jobs.pods("bert"), "the pod")
     kubelet.run(pod)
     status = jobs.wait_phase("bert", "Running")
     assert status["child"] == {
@@ -52,7 +52,7 @@ def test_a_single_pod_job_is_created_runs_and_succeeds(api: Api, namespace: str,
     assert (status["completedRuns"], status.get("failures", [])) == (["training"], [])
     assert status["startTime"] <= status["completionTime"]
     told = ["AttemptStarted", "AllStagesDone", "RunCompleted", "Running"]
-    wait_until(lambda: jobs.events("bert") == sorted(told), 10, f"the Events {told}")
+    wait_until(lambda: jobs.events("bert") == sorted(told), f"the Events {told}")
     assert names(jobs.children("bert")) == [("Job", "bert-a1-training")], "a child that is done stays for its log"
 
 
@@ -70,7 +70,7 @@ def test_a_job_with_two_workers_runs_as_an_mpi_job(api: Api, namespace: str, job
         status = jobs.wait_phase("bert", "Succeeded")
     assert conditions(status) == {"Succeeded": "AllStagesDone"}
     told = sorted(["AttemptStarted", "AllStagesDone", "RunCompleted", "Running"])
-    wait_until(lambda: jobs.events("bert") == told, 10, f"the Events {told}")
+    wait_until(lambda: jobs.events("bert") == told, f"the Events {told}")
 
 
 def test_data_are_prepared_by_one_pod_before_the_training(api: Api, namespace: str, jobs: Jobs) -> None:
@@ -92,7 +92,7 @@ def test_a_failed_attempt_is_removed_before_the_next_one_reads_the_same_configur
     message = json.dumps({"exitCode": 1, "reason": "Diverged", "message": "loss is not a number"})
     with FakeKubelet(api, namespace) as kubelet:
         kubelet.fates |= {1: kubelet.failing(1, message), 2: None}
-        frozen = wait_until(lambda: api.get("v1/configmaps", "bert-frozen", namespace).body.get("data"), 10, "files")
+        frozen = wait_until(lambda: api.get("v1/configmaps", "bert-frozen", namespace).body.get("data"), "files")
         version = jobs.frozen("bert")["metadata"]["resourceVersion"]
 
         def second_runs(status: Json) -> bool:
@@ -174,7 +174,7 @@ def test_an_evicted_pod_counts_as_infrastructure(api: Api, namespace: str, jobs:
 def test_a_deleted_child_counts_as_lost_and_its_pod_is_waited_for(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("bert")
     kubelet = FakeKubelet(api, namespace)
-    (pod,) = wait_until(lambda: jobs.pods("bert"), 10, "the pod")
+    (pod,) = wait_until(lambda: jobs.pods("bert"), "the pod")
     kubelet.run(pod)
     jobs.wait_phase("bert", "Running")
     # In the background, as kubectl does: the Job goes at once, its pod keeps its grace period.
@@ -190,7 +190,7 @@ def test_a_deleted_child_counts_as_lost_and_its_pod_is_waited_for(api: Api, name
 def test_a_suspended_job_stops_gracefully_and_goes_on_in_another_attempt(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("bert")
     kubelet = FakeKubelet(api, namespace)
-    (pod,) = wait_until(lambda: jobs.pods("bert"), 10, "the pod")
+    (pod,) = wait_until(lambda: jobs.pods("bert"), "the pod")
     kubelet.run(pod)
     jobs.wait_phase("bert", "Running")
 
@@ -198,7 +198,7 @@ def test_a_suspended_job_stops_gracefully_and_goes_on_in_another_attempt(api: Ap
     status = jobs.wait_phase("bert", "Stopping")
     assert status["reason"] == "StoppingOnRequest"
     (leaving,) = wait_until(
-        lambda: [pod for pod in jobs.pods("bert") if "deletionTimestamp" in pod["metadata"]], 10, "the pod's deletion"
+        lambda: [pod for pod in jobs.pods("bert") if "deletionTimestamp" in pod["metadata"]], "the pod's deletion"
     )
     assert leaving["metadata"]["deletionGracePeriodSeconds"] == 120
     assert jobs.status("bert")["phase"] == "Stopping", "its checkpoint is not yet written"
@@ -220,7 +220,7 @@ def test_a_suspended_job_stops_gracefully_and_goes_on_in_another_attempt(api: Ap
 def test_a_job_that_outlives_its_ttl_is_deleted(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("bert", runPolicy={"ttlSecondsAfterFinished": 1})
     with FakeKubelet(api, namespace):
-        wait_until(lambda: jobs.is_gone("bert") and not jobs.pods("bert"), 20, "the job to be deleted")
+        wait_until(lambda: jobs.is_gone("bert") and not jobs.pods("bert"), "the job to be deleted")
 
 
 def test_a_job_that_is_late_fails_and_leaves_nothing_running(api: Api, namespace: str, jobs: Jobs) -> None:
@@ -228,7 +228,7 @@ def test_a_job_that_is_late_fails_and_leaves_nothing_running(api: Api, namespace
     with FakeKubelet(api, namespace, {1: None}):
         status = jobs.wait_phase("bert", "Failed")
         assert conditions(status) == {"Failed": "DeadlineExceeded"}
-        wait_until(lambda: not jobs.pods("bert"), 10, "its pod to go")
+        wait_until(lambda: not jobs.pods("bert"), "its pod to go")
 
 
 RESOURCES = ("batch/v1/jobs", "kubeflow.org/v2beta1/mpijobs", "v1/pods", "v1/configmaps", "v1/secrets", "v1/services")
@@ -240,7 +240,7 @@ def inventory(api: Api, namespace: str) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_deleted_job_leaves_nothing_behind(api: Api, namespace: str, jobs: Jobs, workers: int) -> None:
-    wait_until(lambda: api.get("v1/configmaps", "kube-root-ca.crt", namespace).status != 500, 5, "the API server")
+    wait_until(lambda: api.get("v1/configmaps", "kube-root-ca.crt", namespace).status != 500, "the API server")
     before = inventory(api, namespace)
     jobs.create("bert", workers=workers)
     with FakeKubelet(api, namespace, {1: None}):
@@ -248,21 +248,21 @@ def test_a_deleted_job_leaves_nothing_behind(api: Api, namespace: str, jobs: Job
         made = {kind for kind, _ in inventory(api, namespace) - before}
         assert made >= ({"v1/secrets", "v1/services"} if workers > 1 else {"batch/v1/jobs", "v1/configmaps"})
         jobs.delete("bert")
-        wait_until(lambda: jobs.is_gone("bert"), 10, "the job to go")
-        wait_until(lambda: inventory(api, namespace) <= before, 30, "everything that it made to go")
+        wait_until(lambda: jobs.is_gone("bert"), "the job to go")
+        wait_until(lambda: inventory(api, namespace) <= before, "everything that it made to go")
 
 
 def test_a_job_of_the_same_name_waits_for_the_pods_of_its_namesake(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("bert")
     kubelet = FakeKubelet(api, namespace)
-    (old,) = wait_until(lambda: jobs.pods("bert"), 10, "the pod")
+    (old,) = wait_until(lambda: jobs.pods("bert"), "the pod")
     kubelet.run(old)
     first = jobs.wait_phase("bert", "Running")["child"]["uid"]
     jobs.delete("bert")
-    wait_until(lambda: jobs.is_gone("bert"), 10, "the job to go")
+    wait_until(lambda: jobs.is_gone("bert"), "the job to go")
     new = jobs.create("bert")["metadata"]["uid"]
     # Its pod runs on a machine until that says that it is gone.
-    wait_until(lambda: "deletionTimestamp" in jobs.pods("bert")[0]["metadata"], 10, "the old pod's deletion")
+    wait_until(lambda: "deletionTimestamp" in jobs.pods("bert")[0]["metadata"], "the old pod's deletion")
     waiting = jobs.wait("bert", lambda status: status.get("reason") == "NameTaken", "a word about the namesake")
     assert old["metadata"]["name"] in waiting["message"]
     assert len(jobs.pods("bert")) == 1, "two jobs that write into the same folder"
@@ -343,7 +343,7 @@ def test_a_child_that_a_queue_holds_back_is_left_to_the_queue(
         return {"spec": {"runPolicy": {"suspend": value}} if workers > 1 else {"suspend": value}}
 
     jobs.create("bert", workers=workers, queueName="team")
-    name = wait_until(lambda: jobs.children("bert"), 10, "the child")[0]["metadata"]["name"]
+    name = wait_until(lambda: jobs.children("bert"), "the child")[0]["metadata"]["name"]
     assert jobs.child("bert")["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
     # What Kueue's webhook would do before anybody sees the child.
     api.patch(resource, name, suspend(True), namespace).expect()

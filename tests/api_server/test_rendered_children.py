@@ -52,7 +52,7 @@ APPENDED = {
 def make_namespace(api: Api, name: str, level: str) -> str:
     """Create a namespace that enforces a Pod Security level from its first moment on."""
     api.create(namespace_of(name, {"pod-security.kubernetes.io/enforce": level})).expect()
-    wait_until(lambda: api.get("v1/serviceaccounts", "default", name).status == 200, 20, f"ServiceAccount in {name}")
+    wait_until(lambda: api.get("v1/serviceaccounts", "default", name).status == 200, f"ServiceAccount in {name}")
     return name
 
 
@@ -75,7 +75,7 @@ def restricted(api: Api, namespace: str) -> str:
     api.server_side_apply(namespace_of(namespace, labels)).expect()
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
     spec = {"containers": [{"name": "x", "image": "x"}]}
-    wait_until(lambda: api.create({**pod, "spec": spec}, namespace, dry_run=True).status == 403, 10, "the label")
+    wait_until(lambda: api.create({**pod, "spec": spec}, namespace, dry_run=True).status == 403, "the label")
     return namespace
 
 
@@ -135,7 +135,7 @@ def create_child(api: Api, namespace: str, case: str, change: Callable[[Json], o
 def wait_for_pods(api: Api, namespace: str, count: int) -> dict[str, list[Json]]:
     """Return the pods of a child by their role, once there are so many."""
     kubelet = FakeKubelet(api, namespace)
-    wait_until(lambda: len(kubelet.pods()) == count, 20, f"{count} pods")
+    wait_until(lambda: len(kubelet.pods()) == count, f"{count} pods")
     found: dict[str, list[Json]] = {}
     for pod in kubelet.pods():
         found.setdefault(pod["metadata"]["labels"]["bert-operator.dev/role"], []).append(pod)
@@ -156,7 +156,7 @@ def complaints(api: Api, namespace: str, pods: list[Json]) -> list[str]:
         query = f"type={kind},involvedObject.kind=MPIJob"
         return [event["reason"] for event in api.list("v1/events", namespace, fieldSelector=query)]
 
-    wait_until(lambda: "MPIJobRunning" in reasons("Normal"), 20, "the event MPIJobRunning")
+    wait_until(lambda: "MPIJobRunning" in reasons("Normal"), "the event MPIJobRunning")
     return reasons("Warning")
 
 
@@ -248,7 +248,7 @@ def test_the_hostfile_names_every_worker_in_its_mpi_s_words(api: Api, namespace:
             lambda child: child["metadata"].update(name=child["spec"]["mpiImplementation"].lower()),
         )["metadata"]["name"]
         found = wait_until(
-            lambda name=name: api.get("v1/configmaps", f"{name}-config", namespace).body.get("data"), 20, "its hosts"
+            lambda name=name: api.get("v1/configmaps", f"{name}-config", namespace).body.get("data"), "its hosts"
         )
         lines[name] = found["hostfile"].splitlines()[0]
     domain = f"{namespace}.svc"
@@ -266,7 +266,7 @@ def test_one_pod_at_most_is_found_by_the_word_launch(api: Api, restricted: str) 
     assert names_with(api, restricted, "training") == []
     with FakeKubelet(api, restricted):
         # Workers would run for ever; the launcher stays, to be read.
-        wait_until(lambda: len(api.list("v1/pods", restricted)) == 1, 20, "the workers to go")
+        wait_until(lambda: len(api.list("v1/pods", restricted)) == 1, "the workers to go")
     assert len(names_with(api, restricted, "launch")) == 1
 
 
@@ -285,7 +285,7 @@ def test_the_job_controller_makes_one_pod_and_no_other_when_it_fails(api: Api, r
         status = api.get("batch/v1/jobs", child["metadata"]["name"], restricted).expect()["status"]
         return any(item["type"] == "Failed" and item["status"] == "True" for item in status.get("conditions") or [])
 
-    wait_until(failed, 20, "the Job to have failed")
+    wait_until(failed, "the Job to have failed")
     assert len(names_with(api, restricted, "training")) == 1
 
 

@@ -85,7 +85,7 @@ def forbidden(entries: list[Json]) -> set[Right]:
 
 def new_namespace(api: Api, name: str) -> str:
     api.create(namespace_of(name)).expect()
-    wait_until(lambda: api.get("v1/serviceaccounts", "default", name).status == 200, 20, f"ServiceAccount in {name}")
+    wait_until(lambda: api.get("v1/serviceaccounts", "default", name).status == 200, f"ServiceAccount in {name}")
     return name
 
 
@@ -108,13 +108,13 @@ def live_full_lives(jobs: Jobs) -> None:
             api.patch(POLICIES, "retried-pods", {"spec": {"egress": []}}, namespace).expect()
             jobs.change("retried", runPolicy={"suspend": False}).expect()
             jobs.wait("retried", lambda status: status["phase"] != "Stopped", "the job to go on")
-        wait_until(lambda: jobs.is_gone("retried"), 30, "the job that has outlived its TTL to go")
+        wait_until(lambda: jobs.is_gone("retried"), "the job that has outlived its TTL to go")
         for name in ("taken-job", "taken-mpi-job"):
-            wait_until(lambda name=name: jobs.children(name), 30, "a child of another name")
+            wait_until(lambda name=name: jobs.children(name), "a child of another name")
         # What has no other name is waited for, and the job is read before its attempt is tried again.
         jobs.wait("taken-config", lambda status: status.get("reason") is not None, "a word about the name")
         api.delete("v1/configmaps", "taken-config-frozen", namespace).expect()
-        wait_until(lambda: jobs.children("taken-config"), 30, "the name to be noticed as free")
+        wait_until(lambda: jobs.children("taken-config"), "the name to be noticed as free")
 
 
 def take_names(api: Api, namespace: str) -> None:
@@ -156,7 +156,7 @@ def test_in_one_namespace_the_same_rights_are_enough_and_nothing_else_is_looked_
     ours, others = (Jobs(api, new_namespace(api, name)) for name in ("ours", "others"))
     config = audited.kubeconfig(install_operator(audited, namespaces=["ours"]))
     as_operator = audited.api_as(audited.service_account_token("bert-operator", "bert-operator"))
-    wait_until(lambda: as_operator.get("v1/pods", "", "others").status == 403, 10, "the other rights to go")
+    wait_until(lambda: as_operator.get("v1/pods", "", "others").status == 403, "the other rights to go")
     since = len(audited.audit_log())
     with OperatorProcess(tmp_path, config, namespaces=["ours"], jobNetworkPolicy=True):
         others.create("alien")
@@ -186,7 +186,7 @@ def as_person(control_plane: ControlPlane, name: str, role: Json, namespace: str
     api.server_side_apply(role, "" if role["kind"] == "ClusterRole" else namespace).expect(200, 201)
     api.create(binding, namespace).expect()
     person = control_plane.api_as(control_plane.service_account_token("people", name))
-    wait_until(lambda: person.get(sees, "", namespace or "default").status == 200, 20, f"the rights of {name}")
+    wait_until(lambda: person.get(sees, "", namespace or "default").status == 200, f"the rights of {name}")
     return person
 
 
@@ -298,7 +298,7 @@ def test_an_operator_uses_all_of_the_lease_s_role_and_no_other_lease(audited: Co
         return [entry for entry in entries if entry["objectRef"]["resource"] == "leases"]
 
     with OperatorProcess(tmp_path, config, environment={"POD_NAMESPACE": account}, lease=LEASE):
-        wait_until(lambda: "patch" in {entry["verb"] for entry in asked()}, 60, "the Lease to be renewed")
+        wait_until(lambda: "patch" in {entry["verb"] for entry in asked()}, "the Lease to be renewed")
     entries = asked()
     assert forbidden(entries) == set()
     assert rights_of(role) == {right_of(entry) for entry in entries}

@@ -34,7 +34,7 @@ def sick_node(api: Api) -> Iterator[None]:
 
 
 def the_pod(jobs: Jobs, name: str) -> Json:
-    wait_until(lambda: len(jobs.pods(name)) == 1, 30, "the pod")
+    wait_until(lambda: len(jobs.pods(name)) == 1, "the pod")
     (pod,) = jobs.pods(name)
     return pod
 

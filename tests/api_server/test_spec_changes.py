@@ -48,7 +48,7 @@ def job(api: Api, namespace: str, policy: None) -> Api:
     def is_in_force() -> bool:
         return manager.patch(JOBS, "demo", {"spec": {"image": next(images)}}, namespace).status == 403
 
-    wait_until(is_in_force, 30, "a policy in force")
+    wait_until(is_in_force, "a policy in force")
     return manager
 
 
@@ -71,6 +71,6 @@ def test_who_may_create_jobs_changes_what_has_not_started(job: Api, api: Api, na
     binding: Json = {"apiVersion": f"{RBAC}/v1", "kind": "RoleBinding", "metadata": {"name": EDITOR}}
     api.create({**binding, "roleRef": reference, "subjects": [subject]}, namespace).expect()
     editor = api.as_user(EDITOR)
-    wait_until(lambda: editor.get(JOBS, "demo", namespace).status == 200, 20, "edit to hold the right to jobs")
+    wait_until(lambda: editor.get(JOBS, "demo", namespace).status == 200, "edit to hold the right to jobs")
     for change in OTHERS.values():
         editor.patch(JOBS, "demo", {"spec": change}, namespace).expect()

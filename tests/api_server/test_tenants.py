@@ -76,7 +76,7 @@ def tenants(api: Api, namespace: str, operator: OperatorProcess) -> Iterator[dic
         api.create({**binding, "subjects": [subject]}, namespace).expect()
     found = {user: api.as_user(user) for user in (SUBMITTER, EDITOR)}
     # The controller that aggregates roles has its own pace.
-    wait_until(lambda: found[EDITOR].get(JOBS, "", namespace).status == 200, 20, "edit to hold the right to jobs")
+    wait_until(lambda: found[EDITOR].get(JOBS, "", namespace).status == 200, "edit to hold the right to jobs")
     yield found
     for client in found.values():
         client.close()

@@ -39,7 +39,7 @@ def two(audited: ControlPlane, tmp_path: Path) -> Iterator[dict[str, OperatorPro
         for name in ("first", "second")
     )
     with first:
-        wait_until(lambda: leads(first), TAKES_OVER_S, "the first operator to lead")
+        wait_until(lambda: leads(first), "the first operator to lead", timeout_s=TAKES_OVER_S)
         with second:
             yield {"first": first, "second": second}
 
@@ -48,7 +48,7 @@ def two(audited: ControlPlane, tmp_path: Path) -> Iterator[dict[str, OperatorPro
 def jobs(audited: ControlPlane) -> Jobs:
     name = f"team-{time.monotonic_ns()}"
     audited.api.create(namespace_of(name)).expect()
-    wait_until(lambda: audited.api.get("v1/serviceaccounts", "default", name).status == 200, 20, "the ServiceAccount")
+    wait_until(lambda: audited.api.get("v1/serviceaccounts", "default", name).status == 200, "the ServiceAccount")
     return Jobs(audited.api, name)
 
 
@@ -74,7 +74,7 @@ def test_the_second_one_goes_on_where_the_first_one_ends(
     before, began_s = holder(jobs.api), time.monotonic()
     end(first)
     jobs.create("after")
-    wait_until(lambda: holder(jobs.api) not in ("", before), TAKES_OVER_S, "another holder of the Lease")
+    wait_until(lambda: holder(jobs.api) not in ("", before), "another holder of the Lease", timeout_s=TAKES_OVER_S)
     print(f"{what}={time.monotonic() - began_s:.1f}")
     jobs.wait("after", lambda status: status.get("attempt") == 1, "its first attempt")
     assert leads(second)
@@ -86,7 +86,7 @@ def test_who_is_robbed_ends_and_nobody_writes_until_the_lease_is_free(
 ) -> None:
     first, second = two["first"], two["second"]
     jobs.api.patch(LEASES, LEASE, {"spec": {"holderIdentity": "thief"}}, ACCOUNT).expect()
-    wait_until(lambda: not first.pid, TAKES_OVER_S, "the robbed operator to end")
+    wait_until(lambda: not first.pid, "the robbed operator to end", timeout_s=TAKES_OVER_S)
     since = len(audited.audit_log())
     jobs.create("later")
     jobs.wait("later", lambda status: status.get("attempt") == 1, "its first attempt", TAKES_OVER_S)

@@ -119,7 +119,9 @@ def run_undisturbed(namespace: Namespace) -> tuple[RealJob, float]:
     namespace.apply(chaos_job(UNDISTURBED))
     job = RealJob(namespace, UNDISTURBED)
     with JobWatch(folder_of(job)) as watch:
-        wait_until(lambda: watch.lines, START_DEADLINE_S, "the first step of the undisturbed run", every_s=0.1)
+        wait_until(
+            lambda: watch.lines, "the first step of the undisturbed run", timeout_s=START_DEADLINE_S, every_s=0.1
+        )
         first_s = time.time() - (time.monotonic() - watch.lines[0].seen_s)
         (launcher,) = job.pods("launcher")
         started = launcher["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]

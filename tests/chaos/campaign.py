@@ -205,7 +205,7 @@ def _wait_end(job: RealJob) -> Json:
 def _wait_for(holds: Callable[[], object], timeout_s: float) -> None:
     """Wait until something holds; that it does not in time is seen in what follows."""
     with suppress(TimeoutError):
-        wait_until(holds, timeout_s, "", every_s=EVERY_S)
+        wait_until(holds, "", timeout_s=timeout_s, every_s=EVERY_S)
 
 
 def _pass_time(seconds: float) -> None:

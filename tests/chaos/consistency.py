@@ -88,7 +88,7 @@ def wait_consistent(scene: Scene) -> float:
         return not wrong
 
     try:
-        wait_until(is_right, PATIENCE_S, "a consistent status", every_s=0.3)
+        wait_until(is_right, "a consistent status", timeout_s=PATIENCE_S, every_s=0.3)
     except TimeoutError:
         scene.notes.append(f"after {PATIENCE_S:.0f} s: {wrong}")
     return time.monotonic() - began_s

@@ -93,7 +93,7 @@ def kill_etcd(scene: Scene) -> None:
 def start_etcd(scene: Scene) -> None:
     node = node_of(scene)
     node.etcd.start()
-    wait_until(lambda: node.api.get("v1/namespaces", "default").status == 200, 30, "the API server to see etcd again")
+    wait_until(lambda: node.api.get("v1/namespaces", "default").status == 200, "the API server to see etcd again")
     end_healing(scene)
 
 
@@ -113,7 +113,7 @@ def kill_part(name: str) -> Callable[[Scene], None]:
 def start_part(name: str) -> Callable[[Scene], None]:
     def start(scene: Scene) -> None:
         part(scene, name).start()
-        wait_until(lambda: node_is_ready(node_of(scene).api), 60, "the node to be ready")
+        wait_until(lambda: node_is_ready(node_of(scene).api), "the node to be ready")
         end_healing(scene)
 
     return start
@@ -124,7 +124,7 @@ def lose_node(scene: Scene) -> None:
     slow_ranks(scene, HARDLY)
     part(scene, "kubelet").kill()
     api = node_of(scene).api
-    wait_until(lambda: not node_is_ready(api), NOTICED_S, f"{NODE_NAME} to be NotReady", every_s=0.5)
+    wait_until(lambda: not node_is_ready(api), f"{NODE_NAME} to be NotReady", timeout_s=NOTICED_S, every_s=0.5)
 
 
 def stand_in_of(scene: Scene) -> StandIn:

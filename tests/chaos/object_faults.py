@@ -61,7 +61,7 @@ def give_rights_back(scene: Scene) -> None:
 def wait_rights(api: Api, *, granted: bool) -> None:
     """Wait until the API server goes by the rights that were written."""
     operator = api.as_user(OPERATOR_USER)
-    wait_until(lambda: (operator.get(JOBS, "").status == 200) == granted, 10, "the rights to count")
+    wait_until(lambda: (operator.get(JOBS, "").status == 200) == granted, "the rights to count")
 
 
 def remove_owner(scene: Scene) -> None:
@@ -84,7 +84,7 @@ def use_up_quota(scene: Scene) -> None:
     api, space = api_of(scene), scene.namespace.name
     api.create(quota, space).expect()
     # Pods are counted before it holds.
-    wait_until(lambda: (api.get(QUOTAS, QUOTA, space).body.get("status") or {}).get("used"), 20, "the quota to count")
+    wait_until(lambda: (api.get(QUOTAS, QUOTA, space).body.get("status") or {}).get("used"), "the quota to count")
     scene.job.kill_a_rank()
     wait_blocked(scene, "QuotaExceeded")
 
@@ -105,7 +105,7 @@ def wait_blocked(scene: Scene, reason: str) -> None:
             for item in status.get("conditions", ())
         )
 
-    wait_until(is_blocked, EFFECT_S, lambda: f"{reason}; the status is {scene.job.status()}", every_s=0.3)
+    wait_until(is_blocked, lambda: f"{reason}; the status is {scene.job.status()}", timeout_s=EFFECT_S, every_s=0.3)
 
 
 def delete_frozen(scene: Scene) -> None:
@@ -141,7 +141,9 @@ def hold_child(scene: Scene) -> None:
         child = api.get(MPI_JOBS, name, space)
         return child.status == 200 and "deletionTimestamp" in child.body["metadata"]
 
-    wait_until(is_held, EFFECT_S, lambda: f"{name} to be deleted; the status is {scene.job.status()}", every_s=0.3)
+    wait_until(
+        is_held, lambda: f"{name} to be deleted; the status is {scene.job.status()}", timeout_s=EFFECT_S, every_s=0.3
+    )
 
 
 def let_child_go(scene: Scene) -> None:
@@ -159,7 +161,7 @@ def change_finalizers(api: Api, name: str, space: str, change: Callable[[list[st
         new = {"finalizers": change(metadata.get("finalizers") or []), "resourceVersion": metadata["resourceVersion"]}
         return api.patch(MPI_JOBS, name, {"metadata": new}, space).status == 200
 
-    wait_until(is_written, 10, f"the finalizers of {name}")
+    wait_until(is_written, f"the finalizers of {name}")
 
 
 def delete_namespace(scene: Scene) -> None:
@@ -173,7 +175,7 @@ def delete_namespace(scene: Scene) -> None:
     slow_ranks(scene, A_LITTLE)
     pods = api.list(PODS, space)
     api.delete(NAMESPACES, space).expect()
-    wait_until(lambda: api.get(NAMESPACES, space).status == 404, LEAVE_S, f"{space} to go", every_s=0.3)
+    wait_until(lambda: api.get(NAMESPACES, space).status == 404, f"{space} to go", timeout_s=LEAVE_S, every_s=0.3)
     left = [pod["metadata"]["name"] for pod in pods if processes_of(pod["metadata"]["uid"])]
     assert not left, f"the namespace is gone, and processes of its pods are not: {left}"
 
@@ -184,10 +186,10 @@ def make_namespace_again(scene: Scene) -> None:
     api, space, node = api_of(scene), scene.namespace.name, node_of(scene)
     labels = {key: value for key, value in scene.kept["labels"].items() if not key.startswith("kubernetes.io/")}
     api.create(namespace_of(space, labels)).expect()
-    wait_until(lambda: api.get("v1/serviceaccounts", "default", space).status == 200, 20, "its ServiceAccount")
+    wait_until(lambda: api.get("v1/serviceaccounts", "default", space).status == 200, "its ServiceAccount")
     volume = f"{space}-{CLAIM}"
     api.delete(VOLUMES, volume).expect(200, 404)
-    wait_until(lambda: api.get(VOLUMES, volume).status == 404, 20, "the released volume to go")
+    wait_until(lambda: api.get(VOLUMES, volume).status == 404, "the released volume to go")
     for document in fill_documents("volume", namespace=space, claim=CLAIM, folder=volume_folder(node, space)):
         api.create(document).expect()
     reader = fill_documents("reader", name=READER, image=scene.cluster.trainer_image, user=USER, claim=CLAIM)

@@ -50,7 +50,7 @@ class StandIn:
             return abs(self.process.figure("last_sweep_timestamp_seconds") - time.time() - offset_s) < 60
 
         try:
-            wait_until(is_set, 30, "the operator's clock", every_s=0.2)
+            wait_until(is_set, "the operator's clock", every_s=0.2)
         except TimeoutError as late:
             raise NotInEffect(f"libfaketime did not move the operator's clock: {late}") from late
 
@@ -103,7 +103,7 @@ def scale(cluster: JobCluster, replicas: int) -> None:
     if replicas:
         wait_ready(cluster)
     else:
-        poll(lambda: not operator_pods(cluster), READY_S, "the operator's pod to go")
+        poll(lambda: not operator_pods(cluster), "the operator's pod to go", timeout_s=READY_S)
 
 
 def operator_pods(cluster: JobCluster) -> list[Json]:

@@ -155,7 +155,7 @@ def _run(bench: Bench, name: str, asked_to_end: threading.Event) -> dict[str, An
         return status.get("phase") in ("Succeeded", "Failed")
 
     try:
-        wait_until(ended, END_DEADLINE_S, name, every_s=0.5)
+        wait_until(ended, name, timeout_s=END_DEADLINE_S, every_s=0.5)
     except TimeoutError:
         alarms.add("did not end")
     status = status_of(job)

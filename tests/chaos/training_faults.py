@@ -135,7 +135,7 @@ def _make_nan(scene: Scene) -> None:
         raise NotInEffect("the job's ranks have not been prepared")
     place.touch()
     try:
-        wait_until(lambda: not place.exists(), TROUBLE_DEADLINE_S, "rank 0 to have NaN weights")
+        wait_until(lambda: not place.exists(), "rank 0 to have NaN weights", timeout_s=TROUBLE_DEADLINE_S)
     except TimeoutError as problem:
         place.unlink(missing_ok=True)
         raise NotInEffect(str(problem)) from problem

@@ -72,8 +72,8 @@ class Walker:
         before = len(self.watch.lines)
         wait_until(
             lambda: len(self.watch.lines) > before or self.phase in ENDED,
-            MOVES_S,
             lambda: f"a step of {self.job.name}, whose status is {self.job.status()}",
+            timeout_s=MOVES_S,
             every_s=0.3,
         )
         return self.phase not in ENDED
@@ -174,7 +174,12 @@ class Walk:
     def _finish(self, walker: Walker) -> None:
         """Wait for a job's end, check what it has left, and take it away."""
         with self._finding(walker):
-            wait_until(lambda: walker.phase in ENDED, 2 * MOVES_S, lambda: f"the end: {walker.job.status()}", every_s=1)
+            wait_until(
+                lambda: walker.phase in ENDED,
+                lambda: f"the end: {walker.job.status()}",
+                timeout_s=2 * MOVES_S,
+                every_s=1,
+            )
             status = walker.job.status()
             assert status["phase"] == "Succeeded", f"{status['phase']}: {status.get('message')}"
             # What was written in the last moment.
@@ -214,8 +219,8 @@ def suspend_and_resume(walk: Walk, walker: Walker) -> None:
     set_suspend(walker.job, True)
     wait_until(
         lambda: walker.phase in ("Stopped", *ENDED),
-        GONE_S,
         lambda: f"{walker.job.name} to stop: {walker.job.status()}",
+        timeout_s=GONE_S,
         every_s=0.3,
     )
     set_suspend(walker.job, False)
@@ -236,7 +241,12 @@ def delete_and_recreate(walk: Walk, walker: Walker) -> None:
 def delete_and_recreate_at_once(walk: Walk, walker: Walker) -> None:
     """Apply it anew while the pods of its predecessor are still leaving."""
     walker.job.namespace.kubectl("delete", "bpj", walker.job.name, "--wait=false")
-    wait_until(lambda: walker.job.namespace.find("bpj", walker.job.name) is None, GONE_S, "the job to go", every_s=0.1)
+    wait_until(
+        lambda: walker.job.namespace.find("bpj", walker.job.name) is None,
+        "the job to go",
+        timeout_s=GONE_S,
+        every_s=0.1,
+    )
     walk.apply(walker)
 
 
@@ -283,7 +293,7 @@ def delete_job(job: RealJob) -> None:
         pods = [pod["metadata"]["name"] for pod in job.namespace.list("pods")]
         return not any(name.startswith(f"{job.name}-a") for name in pods)
 
-    wait_until(is_gone, GONE_S, f"the pods of {job.name} to go", every_s=0.3)
+    wait_until(is_gone, f"the pods of {job.name} to go", timeout_s=GONE_S, every_s=0.3)
 
 
 def pass_time(seconds: float) -> None:

@@ -22,7 +22,7 @@ from control_plane import fill_documents
 from job_cluster import CLAIM, READER, SYSTEM, USER, JobCluster, KubectlFailed, Namespace, poll
 from node import BRIDGE_ADDRESS, NODE_NAME, Cluster
 from policy_enforcer import POLICIES, PolicyEnforcer
-from real_jobs import GROUP, PATIENCE_S, RealJob, pod_name, training_job
+from real_jobs import GROUP, RealJob, pod_name, training_job
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -252,7 +252,7 @@ def scene(
     data.kubectl("delete", "pod", EDITOR, IMPOSTOR, "--wait=false")
     for client in tenants.values():
         client.close()
-    poll(lambda: not job.pods("worker") and not intruder.pods("single"), PATIENCE_S, "the pods to go")
+    poll(lambda: not job.pods("worker") and not intruder.pods("single"), "the pods to go")
 
 
 @pytest.fixture(scope="module")
@@ -369,6 +369,6 @@ def test_without_the_policies_everybody_reaches_every_port(scene: Scene, heard: 
     for job in (JOB, INTRUDER):
         scene.tenants[EDITOR].delete(POLICIES, f"{job}-pods", scene.home.name).expect()
     for who in OUTSIDERS:
-        poll(lambda who=who: scene.knock(who) == {OPEN}, 30, f"{who} to reach the job")  # type: ignore[misc]
+        poll(lambda who=who: scene.knock(who) == {OPEN}, f"{who} to reach the job")  # type: ignore[misc]
     # MPI and sshd hang up on whom they do not know.
     scene.job.wait_steps(scene.job.steps_trained() + 2)

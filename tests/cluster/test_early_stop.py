@@ -46,7 +46,7 @@ def test_a_stop_that_arrives_while_pods_start_is_heard(
             RealJob(data, name).wait_phase("Stopped")
         else:
             data.kubectl("delete", "bpj", name, "--wait=false")
-        poll(lambda: not data.list("pods", f"bert-operator.dev/job={name}"), GONE_S, "the pods to go")  # noqa: B023
+        poll(lambda: not data.list("pods", f"bert-operator.dev/job={name}"), "the pods to go", timeout_s=GONE_S)  # noqa: B023
         told.append(f"{clock.s:.1f} s when {'suspended' if number % 2 else 'deleted'} after {moment_s:.2g} s")
         if number % 2:
             data.kubectl("delete", "bpj", name)

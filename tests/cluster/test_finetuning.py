@@ -153,7 +153,7 @@ def leave_alone(namespace: Namespace) -> End:
 def kill_in_the_second_epoch(namespace: Namespace) -> End:
     namespace.apply(whole_job("finetuned-killed"))
     job = RealJob(namespace, "finetuned-killed")
-    poll(lambda: step(job) > EPOCH_STEPS, 2 * PATIENCE_S, "the second epoch")
+    poll(lambda: step(job) > EPOCH_STEPS, "the second epoch", timeout_s=2 * PATIENCE_S)
     with followed(job) as log:
         clock = Clock()
         worker = job.kill_a_rank()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from job_cluster import JobCluster, Namespace, poll
-from real_jobs import PATIENCE_S, STEPS, Clock, RealJob, followed, random_step, side_by_side, training_job
+from real_jobs import STEPS, Clock, RealJob, followed, random_step, side_by_side, training_job
 
 pytestmark = pytest.mark.timeout(400)
 GRACE_S = 60
@@ -98,7 +98,7 @@ def stop_three_times(data: Namespace, mpi: str, image: str) -> str:
         text = log.end()
     deleted, deleted_s = agreed_step(text), clock.s
     assert f"event=resumed stage=phase1 step={suspended} " in text
-    poll(lambda: not job.pods("worker") and not job.pods("launcher"), PATIENCE_S, "the pods to go")
+    poll(lambda: not job.pods("worker") and not job.pods("launcher"), "the pods to go")
     assert json.loads(data.python(_CHECKPOINTS.format(job=name)))[-1] == f"phase1-{deleted:08d}"
     assert job.steps_trained() == deleted
 

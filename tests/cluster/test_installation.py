@@ -200,7 +200,7 @@ def run_on_overlay(cluster: JobCluster, node: Cluster, overlay: Path, job_file: 
     cluster.kubectl("apply", "--server-side", "-k", str(overlay))
     cluster.kubectl("-n", SYSTEM, "rollout", "status", "deployment/bert-operator", "--timeout=90s")
     namespace = Namespace(cluster, "bert")
-    poll(lambda: namespace.find("serviceaccount", "default"), 30, "the ServiceAccount")
+    poll(lambda: namespace.find("serviceaccount", "default"), "the ServiceAccount")
     outcome = run_job(job_in(namespace, job_file), job_file, settings["profiles"][settings["defaultProfile"]], volume)
     remove(cluster, overlay)
     assert not cluster.kubectl("get", "crd", DEFINITION, "--ignore-not-found").strip()
@@ -340,7 +340,7 @@ def test_by_helm_a_job_that_names_its_profile_outlives_upgrade_and_removal(
 
     before = operator_pod(cluster)
     helm("upgrade", "bert-operator", str(CHART), "--values", str(values), "--set", "settings.workers=4", "--wait")
-    assert poll(lambda: operator_pod(cluster), 60, "one operator") != before
+    assert poll(lambda: operator_pod(cluster), "one operator") != before
     assert job.status()["phase"] == "Succeeded"
 
     helm("uninstall", "bert-operator", "--wait")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from job_cluster import USER, Namespace, poll
-from real_jobs import PATIENCE_S, RealJob, pod_name, training_job
+from real_jobs import RealJob, pod_name, training_job
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -66,7 +66,7 @@ def running(data: Namespace) -> Iterator[RealJob]:
     running.wait_steps(1)
     yield running
     data.kubectl("delete", "bpj", "inside", "--wait=false")
-    poll(lambda: not running.pods("worker"), PATIENCE_S, "the pods to go")
+    poll(lambda: not running.pods("worker"), "the pods to go")
 
 
 @pytest.fixture(scope="module")

@@ -108,7 +108,7 @@ def scraped_run(folder: Path, *, steps: int) -> Iterator[Scraped]:
                     for name in ("bert_operator_job_step", "bert_trainer_step")[: 1 if step == 1 else 2]:
                         at_least = step if name.startswith("bert_operator") else step - 1
                         reached = lambda: newest(scraped.ask(name)) >= at_least  # noqa: E731, B023
-                        wait_until(reached, 40, f"{name} of step {step} to be scraped")
+                        wait_until(reached, f"{name} of step {step} to be scraped")
 
                 config = run_config(
                     folder / "run",
@@ -130,7 +130,7 @@ def start_pod(server: ApiStandIn) -> tuple[str, str]:
     """Have the job's first pod run; return its name and the job's uid."""
     child = names.child_name(JOB, "training", 1, is_mpi=False)
     path = f"{path_of('Job', NAMESPACE)}/{child}"
-    wait_until(lambda: path in server.objects, 30, "the child of the job")
+    wait_until(lambda: path in server.objects, "the child of the job")
     document = server.objects[path]
     pod = pod_document(names.SINGLE, job=JOB, owner=document["metadata"]["uid"])
     pod["metadata"]["creationTimestamp"] = document["metadata"]["creationTimestamp"]
@@ -138,7 +138,7 @@ def start_pod(server: ApiStandIn) -> tuple[str, str]:
     server.put(path_of("Pod", NAMESPACE), pod)
     server.update(path, {"status": {"active": 1, "ready": 1}})
     job = f"{path_of('BertPretrainJob', NAMESPACE)}/{JOB}"
-    wait_until(lambda: server.objects[job].get("status", {}).get("phase") == "Running", 30, "the job to run")
+    wait_until(lambda: server.objects[job].get("status", {}).get("phase") == "Running", "the job to run")
     return pod["metadata"]["name"], str(server.objects[job]["metadata"]["uid"])
 
 

@@ -60,7 +60,7 @@ def cluster(with_definition: ControlPlane, overlay: str) -> ControlPlane:
     )
     api = with_definition.api
     api.server_side_apply(namespace).expect(200, 201)
-    wait_until(lambda: api.get("v1/serviceaccounts", "default", NAMESPACE).status == 200, 20, "ServiceAccount")
+    wait_until(lambda: api.get("v1/serviceaccounts", "default", NAMESPACE).status == 200, "ServiceAccount")
     return with_definition
 
 

@@ -66,12 +66,14 @@ def test_the_largest_jobs_take_little_memory(tmp_path: Path) -> None:
                 lambda: all(
                     job.get("status", {}).get("phase") == "Stopped" for job in server.cluster.all("BertPretrainJob")
                 ),
-                40 + COUNT,
                 "a look at each",
+                timeout_s=40 + COUNT,
             )
             # Ready after a resync that finds nothing missing; the next one queues every job again.
-            before = wait_until(lambda: operator.is_ready() and operator.figure(RESYNCED), 20 + COUNT, "a resync")
-            wait_until(lambda: operator.figure(RESYNCED) > before, 20 + COUNT, "another resync")
+            before = wait_until(
+                lambda: operator.is_ready() and operator.figure(RESYNCED), "a resync", timeout_s=20 + COUNT
+            )
+            wait_until(lambda: operator.figure(RESYNCED) > before, "another resync", timeout_s=20 + COUNT)
             taken = peak_bytes(operator.pid)
         finally:
             operator.kill()

@@ -29,6 +29,7 @@ from bert_operator.cluster.work_queue import FEW_BACK_OFF_S, MAX_BACK_OFF_S, Wor
 from bert_operator.names import JobRef
 from bert_operator.render import names
 from child_documents import child_document, pod_document
+from patience import PATIENCE_S
 
 QUIET = JobRef("quiet", "demo")
 
@@ -42,7 +43,7 @@ def run_until(done: Coroutine[Any, Any, object], *parts: Coroutine[Any, Any, Non
 
     async def run() -> None:
         tasks = [asyncio.create_task(part) for part in parts]
-        await asyncio.wait_for(done, 60)
+        await asyncio.wait_for(done, PATIENCE_S)
         for task in tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -18,6 +18,7 @@ from bert_operator.cluster.object_summaries import read_child
 from bert_operator.cluster.recorder import MAX_WAITING, EventRecorder
 from bert_operator.cluster.warning_summaries import read_warning
 from bert_operator.names import JobRef
+from patience import PATIENCE_S
 
 
 def warning(namespace: str, name: str, *, reason: str = "FailedMount", uid: str = "u") -> dict[str, Any]:
@@ -115,7 +116,7 @@ def events_after_a_flood(flood: int, wanted: int) -> tuple[list[str], str]:
             recorder.emit(JobRef("loud", "demo"), f"uid-{number}", JobEvent("Normal", "Running", "one of many jobs"))
         recorder.emit(JobRef("quiet", "demo"), "uid", JobEvent("Normal", "Running", "last"))
         task = asyncio.create_task(recorder.run())
-        await asyncio.wait_for(api.is_done.wait(), 60)
+        await asyncio.wait_for(api.is_done.wait(), PATIENCE_S)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task

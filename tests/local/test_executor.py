@@ -79,7 +79,7 @@ class Bench:
         return process.returncode, output, remarks
 
     def wait_for(self, name: str) -> None:
-        wait_until((self.folder / name).exists, PATIENCE_S, f"{name} to be written")
+        wait_until((self.folder / name).exists, f"{name} to be written")
 
     def leftovers(self) -> list[str]:
         """Return the processes that still carry this bench's mark."""
@@ -282,7 +282,7 @@ def test_whoever_kills_the_command_leaves_no_ranks(bench: Bench) -> None:
     bench.wait_for("ready")
     process.kill()
     process.communicate(timeout=PATIENCE_S)
-    wait_until(lambda: not bench.leftovers(), PATIENCE_S, lambda: f"processes to end: {bench.leftovers()}")
+    wait_until(lambda: not bench.leftovers(), lambda: f"processes to end: {bench.leftovers()}")
 
 
 def test_a_third_signal_ends_everything_at_once(bench: Bench) -> None:
@@ -291,7 +291,7 @@ def test_a_third_signal_ends_everything_at_once(bench: Bench) -> None:
     for _ in range(3):
         process.send_signal(signal.SIGINT)
         # Pending signals of one kind count once; each has to be taken before the next.
-        wait_until(lambda: is_idle(process), PATIENCE_S, "the command to come to rest")
+        wait_until(lambda: is_idle(process), "the command to come to rest")
     _, remarks = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "Stopping without a checkpoint" in remarks

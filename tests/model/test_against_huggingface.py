@@ -145,7 +145,7 @@ def compare(case: str, dtype: torch.dtype) -> Comparison:
     loss = sums.masked_lm / batch.num_masked + sums.next_sentence / batch.num_rows
     loss.backward()
 
-    found = Comparison(beyond_vocabulary=[logits_MV[:, VOCABULARY_SIZE:]])
+    found = Comparison(beyond_vocabulary=[logits_MV[:, VOCABULARY_SIZE:].detach().clone()])
     found.outputs["hidden"] = error(hidden_ND, expected["hidden"])
     found.outputs["mlm logits"] = error(logits_MV[:, :VOCABULARY_SIZE], expected["mlm logits"])
     found.losses["mlm loss"] = error(sums.masked_lm / batch.num_masked, expected["mlm loss"])
@@ -160,7 +160,7 @@ def compare(case: str, dtype: torch.dtype) -> Comparison:
     for name, parameter in ours.named_parameters():
         gradient, their_name = parameter.grad, huggingface_name(name, config.architecture)
         if len(gradient) > VOCABULARY_SIZE and name in ("embeddings.tokens.weight", "mlm_bias"):
-            found.beyond_vocabulary.append(gradient[VOCABULARY_SIZE:])
+            found.beyond_vocabulary.append(gradient[VOCABULARY_SIZE:].clone())
             gradient = gradient[:VOCABULARY_SIZE]
         floor = norms[their_name.replace("bias", "weight")] if name.endswith("key.bias") else 0.0
         found.gradients[name] = error(gradient, reference.pop(their_name), floor)

@@ -62,7 +62,7 @@ class PolicyEnforcer:
     def wait_isolated(self, namespace: str, pods: Collection[str]) -> None:
         """Wait until the rules isolate these pods."""
         wanted = {(namespace, pod) for pod in pods}
-        wait_until(lambda: wanted <= self.isolated, 20, lambda: f"rules for {wanted}; there are {self.isolated}")
+        wait_until(lambda: wanted <= self.isolated, lambda: f"rules for {wanted}; there are {self.isolated}")
 
     def _kept(self, work: Callable[..., None], *words: str) -> None:
         """Do it in a thread; what ends it is a problem of the tests."""

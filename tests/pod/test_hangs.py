@@ -191,7 +191,7 @@ def test_the_trainer_is_ended_and_resumes_behind_a_stopped_rank(tmp_path: Path, 
     words = [*pods.POD, *options, "--", sys.executable, "-m", "bert_trainer", "--config", str(tmp_path / "run.json")]
     own = {"OMP_NUM_THREADS": "1", "BERT_HANG_LIMITS_S": "3,60"}
     with pods.running(words, tmp_path / "first.log", BERT_ATTEMPT="1", **own) as pod:
-        wait_until(lambda: " step=60 " in pod.output, 120, lambda: pod.output)
+        wait_until(lambda: " step=60 " in pod.output, lambda: pod.output)
         (stopped,) = (rank for rank in trainers(pod.process.pid) if number_of(rank) == "1")
         os.kill(stopped, signal.SIGSTOP)
         assert pod.process.wait(60) == 4, pod.output
@@ -200,9 +200,9 @@ def test_the_trainer_is_ended_and_resumes_behind_a_stopped_rank(tmp_path: Path, 
     assert "its process is stopped" in record["message"]
     assert re.fullmatch(r"phase1-\d+", Path(record["checkpoint"]).name)
     # Killed with its parent; whoever inherits it takes a moment to see its end.
-    wait_until(lambda: not psutil.pid_exists(stopped), 20, "nothing to be left behind")
+    wait_until(lambda: not psutil.pid_exists(stopped), "nothing to be left behind")
     with pods.running(words, tmp_path / "second.log", BERT_ATTEMPT="2", **own) as pod:
-        wait_until(lambda: "event=resumed" in pod.output, 120, lambda: pod.output)
+        wait_until(lambda: "event=resumed" in pod.output, lambda: pod.output)
 
 
 def trainers(pod: int) -> list[int]:
@@ -422,7 +422,7 @@ def test_a_launcher_that_outlives_its_ranks_is_ended(
     assert rendezvous.outlived(1e12) is None
     rendezvous.take("bert-pod/1 event=rank_ended rank=1 code=0")
     with monitor.watching(lambda: False):
-        assert wait_until(lambda: ended.is_set() or rendezvous.all_ended_at_s is None, PATIENCE_S, "the launcher's end")
+        assert wait_until(lambda: ended.is_set() or rendezvous.all_ended_at_s is None, "the launcher's end")
     assert ended.is_set() == (action == "Restart")
     assert (monitor.no_progress is not None) == (action == "Restart")
     assert "the launcher that started them did not" in capsys.readouterr().out

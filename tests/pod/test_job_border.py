@@ -154,7 +154,7 @@ def node() -> Iterator[Node]:
             assert server.stdout is not None
             assert server.stdout.readline() == "listening\n"
         # A port of a bridge learns before it forwards.
-        wait_until(lambda: made.reaches("stranger", "worker", SSH), 20, "the bridge to forward")
+        wait_until(lambda: made.reaches("stranger", "worker", SSH), "the bridge to forward")
         yield made
     finally:
         for server in servers:

@@ -43,7 +43,7 @@ def test_what_is_killed_is_not_the_program_s_failure(tmp_path: Path, what: str) 
         cluster.launcher(options, program, **own) as launcher,
     ):
         progress = "event=progress stage=phase1 step=3 "
-        wait_until(lambda: progress in launcher.output, 90, lambda: f"{progress!r} in:\n{launcher.output}")
+        wait_until(lambda: progress in launcher.output, lambda: f"{progress!r} in:\n{launcher.output}")
         if what == "pod":
             lost.kill()
         else:

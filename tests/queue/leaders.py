@@ -29,7 +29,7 @@ def leader(cluster: JobCluster) -> Json:
 def wait_two(cluster: JobCluster) -> None:
     """Wait until one works and another one stands by."""
     wait_ready(cluster)
-    wait_until(lambda: holder(cluster), DEADLINE_S, "an operator to take the Lease")
+    wait_until(lambda: holder(cluster), "an operator to take the Lease", timeout_s=DEADLINE_S)
 
 
 def kill_leader(cluster: JobCluster) -> None:
@@ -66,7 +66,9 @@ def steal_lease(cluster: JobCluster) -> None:
 
 def _wait_other(cluster: JobCluster, before: str) -> float:
     """Return when somebody else holds the Lease, on this machine's clock."""
-    wait_until(lambda: holder(cluster) not in ("", before), DEADLINE_S, "the other operator to work", every_s=0.02)
+    wait_until(
+        lambda: holder(cluster) not in ("", before), "the other operator to work", timeout_s=DEADLINE_S, every_s=0.02
+    )
     return time.monotonic()
 
 

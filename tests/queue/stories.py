@@ -116,23 +116,27 @@ def tell_preemption(
     namespace.apply(queued_job(story, workers=workers))
     job, findings = RealJob(namespace, story), list[str]()
     with JobWatch(folder_of(job)) as watch, _Runs(job) as runs:
-        wait_until(lambda: watch.reached >= after_steps, ENDS_S, partial(_progress, job, watch), every_s=0.05)
+        wait_until(lambda: watch.reached >= after_steps, partial(_progress, job, watch), timeout_s=ENDS_S, every_s=0.05)
         # All of the quota: beside a job of one pod there is room for others.
         with urgent_job(namespace, bench.cluster.trainer_image, pods=quota) as urgent:
-            wait_until(lambda: is_evicted(job), GOES_S, lambda: f"{story} to be preempted", every_s=0.1)
+            wait_until(lambda: is_evicted(job), lambda: f"{story} to be preempted", timeout_s=GOES_S, every_s=0.1)
             step = watch.reached
             disturb(job)
-            wait_until(lambda: not _pods(job), GOES_S, lambda: f"the pods of {story} to go", every_s=0.2)
+            wait_until(lambda: not _pods(job), lambda: f"the pods of {story} to go", timeout_s=GOES_S, every_s=0.2)
             job.wait_phase("Queued", timeout_s=GOES_S)
-            wait_until(lambda: _is_running(namespace, urgent), GOES_S, lambda: f"{urgent} to run", every_s=0.2)
+            wait_until(
+                lambda: _is_running(namespace, urgent), lambda: f"{urgent} to run", timeout_s=GOES_S, every_s=0.2
+            )
             # An operator that has just begun reads Workloads one after another.
             with contextlib.suppress(TimeoutError):
-                wait_until(lambda: not _missing_words(job), SAYS_S, "the status to say why", every_s=0.2)
+                wait_until(lambda: not _missing_words(job), "the status to say why", timeout_s=SAYS_S, every_s=0.2)
             findings += _missing_words(job)
         trained = len(watch.lines)
-        wait_until(lambda: is_admitted(job), RETURNS_S, lambda: f"{story} to be admitted", every_s=0.02)
+        wait_until(lambda: is_admitted(job), lambda: f"{story} to be admitted", timeout_s=RETURNS_S, every_s=0.02)
         admitted_s = time.monotonic()
-        wait_until(lambda: len(watch.lines) > trained, RETURNS_S, partial(_progress, job, watch), every_s=0.02)
+        wait_until(
+            lambda: len(watch.lines) > trained, partial(_progress, job, watch), timeout_s=RETURNS_S, every_s=0.02
+        )
         resume_s = time.monotonic() - admitted_s
         job.wait_phase("Succeeded", timeout_s=ENDS_S)
     lost, doubled = compare_ledgers(surviving(watch.lines), expected.ledger, whole=True)

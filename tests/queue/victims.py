@@ -36,16 +36,20 @@ def tell_victim(bench: Bench, *, queue: str, pods: int, boost: int) -> str:
     waster = start(bench, "never-saves", {"everySteps": 4000, "keep": 2})
     try:
         with JobWatch(folder_of(waster)) as watch:
-            wait_until(lambda: boost_of(waster) >= boost, ENDS_S, partial(_boosts, saver, waster), every_s=0.1)
+            wait_until(
+                lambda: boost_of(waster) >= boost, partial(_boosts, saver, waster), timeout_s=ENDS_S, every_s=0.1
+            )
             with urgent_job(namespace, bench.cluster.trainer_image, pods=pods):
                 gone = partial(_first_evicted, saver, waster)
-                wait_until(gone, GOES_S, f"one of two jobs to give way to {URGENT}", every_s=0.05)
+                wait_until(gone, f"one of two jobs to give way to {URGENT}", timeout_s=GOES_S, every_s=0.05)
                 victim = gone()
                 if victim != saver.name:
                     return f"{victim} gave way, with {boost_of(saver)} and {boost_of(waster)} in Kueue's books"
-                wait_until(lambda: boost_of(saver) == 0, GOES_S, "the victim to wait without a boost", every_s=0.1)
+                wait_until(
+                    lambda: boost_of(saver) == 0, "the victim to wait without a boost", timeout_s=GOES_S, every_s=0.1
+                )
             trained = watch.reached
-            wait_until(lambda: watch.reached > trained, ENDS_S, "the other job to go on", every_s=0.1)
+            wait_until(lambda: watch.reached > trained, "the other job to go on", timeout_s=ENDS_S, every_s=0.1)
         return "" if waster.status()["attempt"] == 1 and not is_evicted(waster) else "both jobs gave way"
     finally:
         for job in (saver, waster):
@@ -61,7 +65,7 @@ def start(bench: Bench, name: str, checkpoint: Json) -> RealJob:
     bench.namespace.apply(document)
     job = RealJob(bench.namespace, name)
     with JobWatch(folder_of(job)) as watch:
-        wait_until(lambda: watch.reached, ENDS_S, lambda: f"a step of {name}: {job.status()}", every_s=0.1)
+        wait_until(lambda: watch.reached, lambda: f"a step of {name}: {job.status()}", timeout_s=ENDS_S, every_s=0.1)
     return job
 
 

@@ -16,6 +16,7 @@ from bert_operator.cluster.client import MAX_BYTES, MAX_PAUSE_S, TOO_LARGE, ApiC
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.reflector import FIRST_PAUSE_S, REFUSED_PAUSE_S, Reflector
 from http_stand_in import Answer, Server
+from patience import PATIENCE_S
 
 Json = dict[str, Any]
 PODS = "/api/v1/pods"
@@ -128,7 +129,7 @@ def test_a_watch_goes_on_behind_the_last_change(
             await asyncio.sleep(0)
         running.cancel()
 
-    asyncio.run(asyncio.wait_for(watch(), 20))
+    asyncio.run(asyncio.wait_for(watch(), PATIENCE_S))
     assert streams.asked == wanted
 
 
@@ -154,7 +155,7 @@ def test_an_api_server_that_is_away_is_asked_more_often_than_one_that_refuses(
             await asyncio.sleep(0)
         running.cancel()
 
-    asyncio.run(asyncio.wait_for(watch(), 20))
+    asyncio.run(asyncio.wait_for(watch(), PATIENCE_S))
     assert pauses[0] == FIRST_PAUSE_S
     assert pauses[8] == REFUSED_PAUSE_S
     assert pauses[9:].count(wanted) == 9

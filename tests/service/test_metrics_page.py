@@ -8,6 +8,7 @@ import aiohttp
 from aiohttp import web
 
 from bert_operator.cluster.health import MAX_SCRAPES, MetricsPage
+from patience import PATIENCE_S
 
 LARGE = b"x" * (64 << 20)
 """More than a connection takes before its reader reads."""
@@ -39,7 +40,7 @@ def asked(page: bytes, clients: int) -> tuple[list[int], int]:
         finally:
             await runner.cleanup()
 
-    return asyncio.run(asyncio.wait_for(ask(), 50)), len(rendered)
+    return asyncio.run(asyncio.wait_for(ask(), PATIENCE_S)), len(rendered)
 
 
 def test_it_is_rendered_once_for_all_who_ask_at_the_same_time() -> None:

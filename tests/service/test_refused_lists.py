@@ -94,13 +94,13 @@ def test_a_list_whose_pages_expire_is_begun_again_within_the_process(
         for name in jobs:
             server.put(path_of("BertPretrainJob", "demo"), job_document(name))
         with OperatorProcess(tmp_path, server.kubeconfig(tmp_path), namespaces=namespaces) as operator:
-            wait_until(lambda: server.expires == 0, 30, "a page to have expired")
-            wait_until(lambda: server.watches == watches, 30, "each watch to be open once, that on jobs too")
+            wait_until(lambda: server.expires == 0, "a page to have expired")
+            wait_until(lambda: server.watches == watches, "each watch to be open once, that on jobs too")
             later = server.put(path_of("BertPretrainJob", "demo"), job_document("later"))["metadata"]["name"]
             names = [*jobs, later]
             child = f"{path_of('Job', 'demo')}/{{}}-a1-training".format
-            wait_until(lambda: all(child(name) in server.objects for name in names), 30, "a child of every job")
+            wait_until(lambda: all(child(name) in server.objects for name in names), "a child of every job")
             assert operator.is_ready()
             assert "restarting it" in operator.log()
             os.kill(operator.pid, signal.SIGTERM)
-            wait_until(lambda: not operator.pid, 20, "it to heed a signal still")
+            wait_until(lambda: not operator.pid, "it to heed a signal still")

@@ -54,17 +54,17 @@ def test_an_operator_whose_clock_is_wrong_retries_at_once_and_ends_no_job_before
             operator.start()
             server.put(path_of("BertPretrainJob", "demo"), job_document("fails"))
             first = f"{children}/fails-a1-training"
-            wait_until(lambda: first in server.objects, 30, "the first attempt")
+            wait_until(lambda: first in server.objects, "the first attempt")
             now = render_time(time.time() + server.ahead_s)
             failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "lastTransitionTime": now}
             server.update(first, {"status": {"conditions": [failed]}})
-            wait_until(lambda: f"{children}/fails-a2-training" in server.objects, 30, "the second attempt")
+            wait_until(lambda: f"{children}/fails-a2-training" in server.objects, "the second attempt")
             # Now it is this machine that is ahead.
             server.ahead_s = -HOUR_S
             operator.wait_resyncs(1)
             late = job_document("waits", runPolicy={"startDeadlineSeconds": 600})
             job = server.put(path_of("BertPretrainJob", "demo"), late)["metadata"]["name"]
-            wait_until(lambda: f"{children}/waits-a1-training" in server.objects, 30, "its child")
+            wait_until(lambda: f"{children}/waits-a1-training" in server.objects, "its child")
             operator.wait_resyncs(2)
             assert server.objects[path_of("BertPretrainJob", "demo", job)]["status"]["reason"] == "WaitingToStart"
         finally:

@@ -47,14 +47,14 @@ def test_an_hour_of_half_a_minute_per_call_with_two_hundred_jobs_restarts_nothin
         operator = OperatorProcess(tmp_path, server.kubeconfig(tmp_path), **scaled)
         try:
             operator.launch()
-            wait_until(lambda: operator.page("/healthz"), 60, "the program to have started")
+            wait_until(lambda: operator.page("/healthz"), "the program to have started")
             alive, ready = probe(operator, HOUR_S)
             assert longest_run([status != 200 for status, _ in alive]) < FAILURES, alive
             assert any("a job has waited for" in why for _, why in ready), "that is for readiness to say"
             # Slow is not stuck: each has its frozen configuration and its child in the end.
             written = lambda: sum("/jobs/" in path for path in list(server.objects))  # noqa: E731
-            wait_until(lambda: written() == JOBS, 40 + HOUR_S, "a child of every job")
-            wait_until(operator.is_ready, 40 + HOUR_S, "it to have come to an end with what is late")
+            wait_until(lambda: written() == JOBS, "a child of every job", timeout_s=40 + HOUR_S)
+            wait_until(operator.is_ready, "it to have come to an end with what is late", timeout_s=40 + HOUR_S)
             assert "Traceback" not in operator.log()
         finally:
             operator.kill()
@@ -76,15 +76,15 @@ def test_a_watch_that_stays_dead_loses_no_job_and_fails_readiness(tmp_path: Path
         try:
             operator.start()
             # Without jobs it is ready before kopf's first list, which would bring the job.
-            wait_until(lambda: server.watches == 5, 30, "all watches, which bring nothing from here on")
+            wait_until(lambda: server.watches == 5, "all watches, which bring nothing from here on")
             unheard = server.put(path_of("BertPretrainJob", "demo"), job_document("unheard"))
-            wait_until(lambda: any("/jobs/unheard-" in path for path in list(server.objects)), 30, "its child")
-            wait_until(lambda: operator.page("/readyz")[0] == 503, 30, "readiness to be denied")
+            wait_until(lambda: any("/jobs/unheard-" in path for path in list(server.objects)), "its child")
+            wait_until(lambda: operator.page("/readyz")[0] == 503, "readiness to be denied")
             assert operator.page("/readyz")[1].startswith("the watch on BertPretrainJob lags by")
             assert operator.figure('watch_lag_seconds{kind="BertPretrainJob"}') > 0.5
             assert operator.page("/healthz") == (200, "ok\n")
             server.cluster.remove(unheard)
-            wait_until(operator.is_ready, 30, "it to be ready again")
+            wait_until(operator.is_ready, "it to be ready again")
         finally:
             operator.kill()
 

@@ -78,7 +78,7 @@ class Jobs:
             last.update(self.status(name))
             return bool(holds(last))
 
-        wait_until(look, timeout_s, lambda: f"{what} of {name}, whose status is {last}")
+        wait_until(look, lambda: f"{what} of {name}, whose status is {last}", timeout_s=timeout_s)
         return last
 
     def wait_phase(self, name: str, phase: str, *, attempt: int | None = None, timeout_s: float = PATIENCE_S) -> Json:

@@ -175,7 +175,7 @@ class RealJob:
             assert holds(last) or last.get("phase") != "Failed", f"{self.name} has failed: {last}\n{self.log()}"
             return bool(holds(last))
 
-        poll(look, timeout_s, lambda: f"{what} of {self.name}, whose status is {last}\n{self.log()}")
+        poll(look, lambda: f"{what} of {self.name}, whose status is {last}\n{self.log()}", timeout_s=timeout_s)
         return last
 
     def wait_phase(self, phase: str, timeout_s: float = PATIENCE_S) -> Json:
@@ -189,7 +189,7 @@ class RealJob:
             status = self.status()
             return status if status.get("phase") in ("Succeeded", "Failed") else {}
 
-        return poll(ended, timeout_s, f"{self.name} to end")
+        return poll(ended, f"{self.name} to end", timeout_s=timeout_s)
 
     def pods(self, role: str) -> list[Json]:
         """Return the pods of a role: launcher, worker or single; those of the newest attempt last."""
@@ -215,7 +215,7 @@ class RealJob:
 
     def wait_steps(self, steps: int) -> int:
         """Wait until the ranks have taken so many steps; return how many there are."""
-        return poll(lambda: max(0, (taken := self.steps_trained()) - steps + 1) and taken, PATIENCE_S, f"{steps} steps")
+        return poll(lambda: max(0, (taken := self.steps_trained()) - steps + 1) and taken, f"{steps} steps")
 
     def result(self, stage: str = "phase2") -> Result:
         """Return what lies on the volume; the newest checkpoint of a stage."""

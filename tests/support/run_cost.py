@@ -1,7 +1,7 @@
 """The last line of a test run: processor time and peak memory of all of its processes together.
 
-A plugin of pytest, loaded by tests/conftest.py. Memory is the sum of resident sizes, looked at every second: pages that
-processes share count once for each.
+A plugin of pytest, loaded by tests/conftest.py. Memory is looked at every second: what each process has of its own, and
+once what most of them share, the files that they have mapped (PyTorch's libraries).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SAMPLE_S = 1.0
 
 
 class MemoryWatch:
-    """Samples the resident memory of this process and of all below it, until it is stopped."""
+    """Samples the memory of this process and of all below it, until it is stopped."""
 
     def __init__(self) -> None:
         """Start at once."""
@@ -33,18 +33,21 @@ class MemoryWatch:
 
     def _sample(self) -> None:
         while True:
-            self.peak_bytes = max(self.peak_bytes, sum(_resident_bytes()))
+            own, shared = zip(*_own_and_shared_bytes(), strict=True)
+            self.peak_bytes = max(self.peak_bytes, sum(own) + max(shared))
             if self._done.wait(SAMPLE_S):
                 return
 
 
-def _resident_bytes() -> Iterator[int]:
-    own = psutil.Process()
-    for process in (own, *own.children(recursive=True)):
+def _own_and_shared_bytes() -> Iterator[tuple[int, int]]:
+    this = psutil.Process()
+    for process in (this, *this.children(recursive=True)):
         try:
-            yield process.memory_info().rss
+            memory = process.memory_info()
         except psutil.Error:  # it has ended
             continue
+        shared = getattr(memory, "shared", 0)  # not told outside Linux
+        yield memory.rss - shared, shared
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

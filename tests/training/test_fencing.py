@@ -48,7 +48,7 @@ def test_an_attempt_that_comes_back_loses_at_its_next_commit(tmp_path: Path) -> 
     def come_back() -> None:
         """The second attempt claims the folder; from here on the first is the one that was thought dead."""
         # Checkpoints are written in the background: the one before this step may still be on its way.
-        wait_until((folder / "checkpoints/phase1-00000004").exists, 60, "the checkpoint of step 4")
+        wait_until((folder / "checkpoints/phase1-00000004").exists, "the checkpoint of step 4")
         RunFolder.claim(config(folder, dataset), attempt=2)
 
     with pytest.raises(FencedError, match="claimed by attempt 2 .*this attempt stops") as fenced:

@@ -334,7 +334,7 @@ class SpecWalk:
             return not problems and (self._rival_looks > 0 or before.versions() == after.versions())
 
         try:
-            wait_until(is_calm, patience_s, "calm", every_s=0.1)
+            wait_until(is_calm, "calm", timeout_s=patience_s, every_s=0.1)
         except TimeoutError:
             return problems or ["it does not come to rest: objects are written again and again", *written]
         self.count.slowest_s = max(self.count.slowest_s, time.monotonic() - began_s)
@@ -391,7 +391,7 @@ class SpecWalk:
                 return not stuck
 
             try:
-                wait_until(has_ended, BLOCKED_S, "all jobs to end", every_s=0.3)
+                wait_until(has_ended, "all jobs to end", timeout_s=BLOCKED_S, every_s=0.3)
             except TimeoutError:
                 return stuck
         return self._settle()
@@ -463,7 +463,7 @@ class SpecWalk:
 
 def _waited(holds: Callable[[], bool], otherwise: list[str], patience_s: float = PATIENCE_S) -> list[str]:
     try:
-        wait_until(holds, patience_s, "the end", every_s=0.2)
+        wait_until(holds, "the end", timeout_s=patience_s, every_s=0.2)
     except TimeoutError:
         return [*otherwise] or ["pods, or their namespace, do not go"]
     return []
@@ -482,7 +482,7 @@ def _not_ended(job: Json) -> str:
 def prepare_namespace(api: Api, name: str) -> None:
     """Make a namespace in which pods can be created."""
     api.create(namespace_of(name)).expect()
-    wait_until(lambda: api.get("v1/serviceaccounts", "default", name).status == 200, 20, f"ServiceAccount in {name}")
+    wait_until(lambda: api.get("v1/serviceaccounts", "default", name).status == 200, f"ServiceAccount in {name}")
 
 
 def settings() -> Json:

@@ -19,6 +19,8 @@ from urllib.parse import quote, urlencode
 from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 
+from patience import PATIENCE_S
+
 T = TypeVar("T")
 Json = dict[str, Any]
 Documents = list[Json]
@@ -166,7 +168,7 @@ class Api:
                 if version["served"]
             )
 
-        wait_until(is_served, timeout_s, f"CustomResourceDefinition {name} to be established")
+        wait_until(is_served, f"CustomResourceDefinition {name} to be established", timeout_s=timeout_s)
 
     def watch(self, resource: str, version: str, *, seconds: int, namespace: str = "") -> Iterator[Json]:
         """Yield what happens to the objects of a kind since a version, as {type, object}, for so many seconds.
@@ -238,7 +240,7 @@ class Api:
 
 
 def wait_until(
-    predicate: Callable[[], T], timeout_s: float, what: str | Callable[[], str], *, every_s: float = POLL_S
+    predicate: Callable[[], T], what: str | Callable[[], str], *, timeout_s: float = PATIENCE_S, every_s: float = POLL_S
 ) -> T:
     """Poll until the predicate returns something true, and return that. An OSError counts as not yet.
 

@@ -117,7 +117,7 @@ class Component:
                 raise StartFailed(f"{self.name} ended while starting; the end of {self.log_file}:\n{self.tail()}")
             return False
 
-        wait_until(is_ready, deadline_s, lambda: f"{self.name}; the end of {self.log_file}:\n{self.tail()}")
+        wait_until(is_ready, lambda: f"{self.name}; the end of {self.log_file}:\n{self.tail()}", timeout_s=deadline_s)
 
     def start(self) -> None:
         """Start it and return when it answers."""

@@ -85,7 +85,7 @@ class ControlPlane:
             self._define_parts()
             self.etcd.start()
             self.api_server.start()
-            wait_until(lambda: self.api.get("v1/namespaces", "default").status == 200, 60, "namespace default")
+            wait_until(lambda: self.api.get("v1/namespaces", "default").status == 200, "namespace default")
             others = self._controllers()
             for definition in self._definitions:
                 self.api.apply_crd(definition)
@@ -209,7 +209,10 @@ class ControlPlane:
     def audit_log(self) -> list[dict[str, Any]]:
         """Return what the audited user has asked for so far, each request once, as audit.k8s.io/v1 has it."""
         path = self.folder / "audit.log"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        whole, _, _ = (path.read_text() if path.exists() else "").rpartition(
+            "\n"
+        )  # the last line is still being written
+        return [json.loads(line) for line in whole.splitlines()]
 
     def controller_manager_arguments(self) -> list[str]:
         """Return the controller manager's."""

@@ -27,6 +27,7 @@ from bert_operator.yaml_text import render_yaml
 from cluster_api import wait_until
 from control_plane import fill_documents
 from node import Cluster, import_images, make_volume, volume_folder
+from patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 CLAIM = "bert"
@@ -126,7 +127,7 @@ class JobCluster:
         self.kubectl("create", "-f", "-", text=render_yaml(document))
         self.namespaces.append(name)
         namespace = Namespace(self, name)
-        poll(lambda: namespace.find("serviceaccount", "default"), 30, f"the ServiceAccount of {name}")
+        poll(lambda: namespace.find("serviceaccount", "default"), f"the ServiceAccount of {name}")
         return namespace
 
     def kill_pod(self, pod: Json) -> None:
@@ -214,14 +215,14 @@ class Namespace:
         contents = {path.name: base64.b64encode(path.read_bytes()).decode() for path in sorted(folder.iterdir())}
         self.kubectl("exec", "-i", READER, "--", "python3", "-c", program, text=json.dumps(contents))
 
-    def wait_pod(self, name: str, phase: str, timeout_s: float = 60) -> None:
+    def wait_pod(self, name: str, phase: str, timeout_s: float = PATIENCE_S) -> None:
         """Wait until a pod is in a phase."""
 
         def arrived() -> bool:
             pod = self.find("pod", name)
             return pod is not None and pod["status"].get("phase") == phase
 
-        poll(arrived, timeout_s, f"pod {name} to be {phase}")
+        poll(arrived, f"pod {name} to be {phase}", timeout_s=timeout_s)
 
 
 @contextlib.contextmanager
@@ -254,6 +255,6 @@ def _own_cluster() -> Iterator[JobCluster]:
         cluster.kubectl("delete", "--ignore-not-found", "-k", str(ROOT / "deploy/kustomize/base"))
 
 
-def poll(look: Callable[[], T], timeout_s: float, what: str | Callable[[], str]) -> T:
+def poll(look: Callable[[], T], what: str | Callable[[], str], *, timeout_s: float = PATIENCE_S) -> T:
     """Wait as wait_until does, less often: for looks that start a process."""
-    return wait_until(look, timeout_s, what, every_s=POLL_S)
+    return wait_until(look, what, timeout_s=timeout_s, every_s=POLL_S)

@@ -349,7 +349,7 @@ def unmount_below(folder: Path) -> None:
             subprocess.run(["umount", "--lazy", point.replace("\\040", " ")], capture_output=True)
         return not ours
 
-    wait_until(none_left, 30, f"mounts below {folder} to go")
+    wait_until(none_left, f"mounts below {folder} to go")
 
 
 def remove_control_groups() -> None:

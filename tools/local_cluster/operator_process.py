@@ -94,7 +94,7 @@ class OperatorProcess(Component):
             self._wait_resync(self.figure("last_sweep_timestamp_seconds"))
 
     def _wait_resync(self, before: float) -> None:
-        wait_until(lambda: self.figure("last_sweep_timestamp_seconds") > before, 20, "a resync")
+        wait_until(lambda: self.figure("last_sweep_timestamp_seconds") > before, "a resync")
 
 
 def install_operator(control_plane: ControlPlane, namespaces: Sequence[str] = ()) -> str:
@@ -122,4 +122,4 @@ def install_operator(control_plane: ControlPlane, namespaces: Sequence[str] = ()
 
 
 def _wait_for_rights(api: Api, namespace: str) -> None:
-    wait_until(lambda: api.get(JOBS, "", namespace).status == 200, 10, "the operator's rights to count")
+    wait_until(lambda: api.get(JOBS, "", namespace).status == 200, "the operator's rights to count")
