@@ -1,4 +1,4 @@
-"""Two real ranks go back together, by each library, and a run that is killed comes to the weights of one that is not.
+"""Two real ranks go back together, and a run that is killed comes to the weights of one that is not.
 
 The loss is spoilt by what Python imports at its start (``unhealthy_steps``), as it can be in pods.
 """
@@ -18,7 +18,6 @@ import torch
 from safetensors.torch import load_file
 
 from tiny_run import (
-    COLLECTIVES,
     ROOT,
     environment,
     pretrain_stage,
@@ -33,13 +32,13 @@ STEPS = 24
 SPOILT = "phase1:8=nan," + ",".join(f"phase1:{step}=30" for step in range(13, 18))
 
 
-def document(folder: Path, dataset: Path, collectives: str, partitioning: str) -> dict[str, Any]:
+def document(folder: Path, dataset: Path) -> dict[str, Any]:
     return run_document(
         folder,
         dataset,
         world={"ranks": 2, "hosts": 1},
-        collectives=collectives,
-        optimizer={"partitioning": partitioning},
+        collectives="torch",
+        optimizer={"partitioning": "zero1"},
         stages=[pretrain_stage(length={"steps": STEPS})],
         checkpoint={"every_steps": 3, "keep": 9},
         logging={"every_steps": 1, "tensorboard": False, "sample_ledger": True},
@@ -72,17 +71,16 @@ def kill_at(settings: dict[str, Any], config_file: Path, wanted: str, variables:
         process.wait(timeout=30)
 
 
-@pytest.mark.parametrize("collectives", COLLECTIVES)
-def test_ranks_that_are_killed_behind_a_rollback_come_to_the_same_bits(tmp_path: Path, collectives: str) -> None:
+@pytest.mark.ranks
+def test_ranks_that_are_killed_behind_a_rollback_come_to_the_same_bits(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data")
     variables = environment_of(tmp_path / "hook", SPOILT, path=f"{ROOT}/trainer")
-    partitioning = "zero1" if collectives == "torch" else "none"
-    whole = document(tmp_path / "whole", dataset, collectives, partitioning)
+    whole = document(tmp_path / "whole", dataset)
     finished = run_trainer(whole, tmp_path / "whole.json", **variables)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.count("event=rolled_back") == 1
 
-    cut = document(tmp_path / "cut", dataset, collectives, partitioning)
+    cut = document(tmp_path / "cut", dataset)
     # Rank 0 says so before the record is on the disk, and before any rank has gone back.
     kill_at(cut, tmp_path / "cut.json", "event=rolled_back", variables)
     resumed = run_trainer(cut, tmp_path / "cut.json", BERT_ATTEMPT="2", **variables)
