@@ -45,10 +45,8 @@ CASES = {
     "tiny mlm+nsp gelu_new": model_config(128, hidden_act="gelu_new"),
     "tiny mlm gelu": model_config(128, objective="mlm"),
     "tiny mlm gelu_new": model_config(128, objective="mlm", hidden_act="gelu_new"),
-    "base mlm+nsp gelu": model_config(768),
-    "base mlm gelu_new": model_config(768, objective="mlm", hidden_act="gelu_new"),
-    "large mlm+nsp gelu": model_config(1024),
-    "large mlm gelu_new": model_config(1024, objective="mlm", hidden_act="gelu_new"),
+    "base": model_config(768),
+    "large": model_config(1024),
     "distilbert": model_config(768, architecture="distilbert", objective="mlm"),
     # Training computes attention by other operations than evaluation. At this probability nothing is dropped.
     "base on the path of training": model_config(768, hidden_dropout_prob=1e-15, attention_probs_dropout_prob=1e-15),
