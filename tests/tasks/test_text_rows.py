@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_trainer.dataset.tokens.wordpiece import Encoder
 from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.tasks.examples import Split
 from bert_trainer.tasks.rows import TaskRows, make_rows
@@ -109,3 +111,23 @@ def test_rows_are_those_of_transformers_with_truncation(transformers_tokenizer, 
     assert lists(ours) == [encoding["input_ids"][0] for encoding in theirs]
     segments = [encoding["token_type_ids"][0].count(0) for encoding in theirs]
     assert ours.samples.first_segment_counts.tolist() == segments
+
+
+def test_a_word_is_encoded_once_however_often_it_stands_in_twenty_thousand_pairs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoded: list[str] = []
+    encode_words = Encoder.encode_words
+
+    def note_words(self: Encoder, words: list[str]) -> object:
+        encoded.extend(words)
+        return encode_words(self, words)
+
+    monkeypatch.setattr(Encoder, "encode_words", note_words)
+    rng = random.Random(0)
+    pool = ["".join(rng.choices("abcde", k=rng.randint(1, 7))) for _ in range(5000)]
+    vocabulary = vocabulary_of(*"abcde", *(f"##{letter}" for letter in "abcde"))
+    split = texts(*((" ".join(rng.choices(pool, k=11)), " ".join(rng.choices(pool, k=11)), 0) for _ in range(20_000)))
+    rows = make_rows(split, COLA, finetune_stage(sequence_length=128), vocabulary, lower_case=True)
+    assert len(rows) == 20_000
+    assert sorted(encoded) == sorted(set(pool))
