@@ -1,15 +1,13 @@
 """Pickles that run no code and do harm all the same are refused before any of them is carried out.
 
 Inputs: operations that PyTorch's restricted reader carries out: the same value copied again and again, keys whose hash
-takes exponential time, memory by its size alone. Observed: the message; where it does
-not come at once, it comes after years.
+takes exponential time, memory by its size alone. Observed: the message; whoever carries them out says it after years.
 """
 
 from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -49,7 +47,7 @@ def write_archive(path: Path, operations: bytes, *, empty: int = 0) -> Path:
     return path
 
 
-PICKLES: Mapping[str, tuple[bytes, str]] = MappingProxyType({
+PICKLES = MappingProxyType({
     "text that is encoded again and again": (
         text(b"a" * (1 << 20)) + put(0) + text(b"latin1") + TUPLE2
         + (b"c_codecs\nencode\n" + get(0) + text(b"latin1") + TUPLE2 + REDUCE) * 30_000,

@@ -82,9 +82,7 @@ class Running:
 
     def wait_for(self, text: str, count: int = 1) -> None:
         """Wait until the output holds a text that often."""
-        wait_until(
-            lambda: self.output.count(text) >= count, lambda: f"{text!r} in:\n{self.output}", timeout_s=DEADLINE_S
-        )
+        wait_until(lambda: self.output.count(text) >= count, lambda: f"{text!r} in:\n{self.output}")
 
     def end(self) -> int:
         """Wait for its end and return the code."""

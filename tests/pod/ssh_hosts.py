@@ -69,7 +69,7 @@ def started_hosts(folder: Path, count: int, *, is_ipv6: bool = False) -> Iterato
             servers.append(_start_sshd(folder, number, key, host_key))
         addresses = tuple(f"{subnet}{number}" for number in range(1, count + 1))
         for address in addresses:
-            wait_until(partial(answers, address, 22), f"{address} to answer ssh", timeout_s=pods.DEADLINE_S)
+            wait_until(partial(answers, address, 22), f"{address} to answer ssh")
         options = f"-i {key} -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
         yield Hosts(addresses, options)
     finally:

@@ -58,11 +58,11 @@ def container(tmp_path: Path, *words: str, **variables: str) -> Iterator[tuple[p
     namespace = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     with pods.running([*namespace, str(start), *words], tmp_path / "log", **variables) as running:
         children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
-        wait_until(children.read_text, "process 1", timeout_s=pods.DEADLINE_S)
+        wait_until(children.read_text, "process 1")
         process_1 = int(children.read_text())
         status = Path(f"/proc/{process_1}/status")
         # What comes before its first instructions is lost; in a pod the second of the preStop hook is for that.
-        wait_until(lambda: _hears(status.read_text()), "an ear for signals", timeout_s=pods.DEADLINE_S)
+        wait_until(lambda: _hears(status.read_text()), "an ear for signals")
         yield running, process_1
 
 
@@ -113,7 +113,7 @@ def test_a_launcher_that_has_no_ranks_yet_is_ended(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     words = ["single", "--ranks", "2", "--termination-log", str(record), "--", "true"]
     with container(tmp_path, *words, MPI_HOME=str(home)) as (running, process_1):
-        wait_until((tmp_path / "up").exists, "the launcher", timeout_s=pods.DEADLINE_S)
+        wait_until((tmp_path / "up").exists, "the launcher")
         os.kill(process_1, signal.SIGTERM)
         assert running.process.wait(pods.DEADLINE_S) == 3, running.output
     assert json.loads(record.read_text())["reason"] == "Stopped"

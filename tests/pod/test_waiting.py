@@ -55,7 +55,7 @@ def test_a_worker_that_appears_late_is_waited_for() -> None:
     listener = socket.socket()
 
     def appear() -> None:
-        wait_until(lambda: said, "something to be said", timeout_s=pods.DEADLINE_S)
+        wait_until(lambda: said, "something to be said")
         listener.bind(("127.0.0.1", port))
         listener.listen()
 
@@ -82,9 +82,9 @@ def test_the_host_file_may_grow_while_it_is_waited_for(tmp_path: Path) -> None:
     path, said = tmp_path / "hostfile", list[str]()
 
     def grow() -> None:
-        wait_until(lambda: said, "something to be said", timeout_s=pods.DEADLINE_S)
+        wait_until(lambda: said, "something to be said")
         path.write_text("a:2\n")
-        wait_until(lambda: "names 1 of 2" in said[-1], lambda: f"the first name, not {said}", timeout_s=pods.DEADLINE_S)
+        wait_until(lambda: "names 1 of 2" in said[-1], lambda: f"the first name, not {said}")
         path.write_text("a:2\nb:2\n")
 
     deadline = Deadline(pods.DEADLINE_S, StopForwarder(), said.append, report_every_s=0.2)

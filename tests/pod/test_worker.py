@@ -59,7 +59,7 @@ def worker(
             assert pod.process.poll() is None, pod.output
             return answers("127.0.0.1", port)
 
-        wait_until(is_up, lambda: f"sshd: {pod.output}", timeout_s=pods.DEADLINE_S)
+        wait_until(is_up, lambda: f"sshd: {pod.output}")
         yield pod, ssh
 
 
@@ -130,7 +130,7 @@ def test_ranks_are_asked_once_before_sshd_ends(tmp_path: Path) -> None:
     )
     inner = f"BERT_ATTEMPT=1 OMPI_COMM_WORLD_RANK=0 sh -c {shlex.quote(f'{sys.executable} {script} > {log}; echo $?')}"
     with worker(tmp_path) as (pod, ssh), subprocess.Popen([*ssh, inner], stdout=subprocess.PIPE, text=True) as session:
-        wait_until(lambda: "up" in log.read_text(), lambda: f"a program:\n{pod.output}", timeout_s=pods.DEADLINE_S)
+        wait_until(lambda: "up" in log.read_text(), lambda: f"a program:\n{pod.output}")
         pod.process.terminate()
         assert pod.end() == 0, pod.output
         assert session.communicate(timeout=10)[0] == "3\n"
@@ -145,7 +145,7 @@ def test_ranks_that_have_left_their_session_are_found(tmp_path: Path) -> None:
     daemon = f"BERT_ATTEMPT=1 PMI_RANK=1 setsid {shlex.join([sys.executable, '-c', code])} > {log} 2>&1 < /dev/null &"
     with worker(tmp_path) as (pod, ssh):
         subprocess.run([*ssh, daemon], check=True, timeout=10)
-        wait_until(lambda: "up" in log.read_text(), lambda: f"a program:\n{pod.output}", timeout_s=pods.DEADLINE_S)
+        wait_until(lambda: "up" in log.read_text(), lambda: f"a program:\n{pod.output}")
         pod.process.send_signal(signal.SIGTERM)
         assert pod.end() == 0, pod.output
     assert log.read_text() == "up\nasked\n"

@@ -209,9 +209,8 @@ class ControlPlane:
     def audit_log(self) -> list[dict[str, Any]]:
         """Return what the audited user has asked for so far, each request once, as audit.k8s.io/v1 has it."""
         path = self.folder / "audit.log"
-        whole, _, _ = (path.read_text() if path.exists() else "").rpartition(
-            "\n"
-        )  # the last line is still being written
+        # What comes after the last line break is still being written.
+        whole, _, _ = (path.read_text() if path.exists() else "").rpartition("\n")
         return [json.loads(line) for line in whole.splitlines()]
 
     def controller_manager_arguments(self) -> list[str]:

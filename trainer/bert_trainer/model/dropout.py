@@ -102,9 +102,8 @@ class DropoutKeys:
         if block not in self._keys:
             first = block * _SITES_AT_ONCE
             sites_S = torch.arange(first, first + _SITES_AT_ONCE, device=self.rows_B.device, dtype=torch.int32)
-            rows_SB = mix(self.rows_B ^ mix(sites_S)[:, None])
-            places_N = self.token_position_N.to(torch.int32) * _GOLDEN_RATIO
-            self._keys[block] = rows_SB, mix(rows_SB[:, self.token_row_N] + places_N)
+            rows_SB = _site_row_keys(self.rows_B, sites_S[:, None])
+            self._keys[block] = rows_SB, _token_keys(rows_SB, self.token_row_N, self.token_position_N)
         rows_SB, tokens_SN = self._keys[block]
         return rows_SB[place], tokens_SN[place]
 
@@ -145,8 +144,12 @@ class DropoutKeys:
 
 def site_token_keys(rows_B: Tensor, token_row_N: Tensor, token_position_N: Tensor, sites: Tensor) -> Tensor:
     """Return one key per token at a site: int32 (N,). sites: int32, its number, a scalar or once per row."""
-    keys_N = _site_row_keys(rows_B, sites)[token_row_N]
-    return mix(keys_N + token_position_N.to(torch.int32) * _GOLDEN_RATIO)
+    return _token_keys(_site_row_keys(rows_B, sites), token_row_N, token_position_N)
+
+
+def _token_keys(row_keys: Tensor, token_row_N: Tensor, token_position_N: Tensor) -> Tensor:
+    """Return the keys of tokens, int32 (..., N), from those of rows, (..., B)."""
+    return mix(row_keys[..., token_row_N] + token_position_N.to(torch.int32) * _GOLDEN_RATIO)
 
 
 def _site_row_keys(rows_B: Tensor, sites: Tensor) -> Tensor:
