@@ -35,6 +35,7 @@ from in_process import train
 from tiny_run import (
     PREDICTIONS,
     SEQUENCE_LENGTH,
+    TWO_LAYERS,
     VOCABULARY_SIZE,
     make_samples,
     pretrain_stage,
@@ -59,7 +60,7 @@ TOKENIZER = ["special_tokens_map.json", "tokenizer.json", "tokenizer_config.json
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     folder = tmp_path_factory.mktemp("cluster-volume-7")
     job = {"name": "tiny", "namespace": "secret-team", "uid": "uid-1"}
-    return train(run_config(folder / "run", write_dataset(folder / "wiki"), stages=STAGES, job=job))
+    return train(run_config(folder / "run", write_dataset(folder / "wiki"), model=TWO_LAYERS, stages=STAGES, job=job))
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +214,8 @@ def test_both_folders_hold_the_tokenizer_of_the_data_set(session: Session, expor
 
 def test_weights_that_go_out_and_come_back_have_the_same_bits(session: Session, exports: Path, tmp_path: Path) -> None:
     start = {"path": str(exports / "huggingface"), "format": "huggingface"}
-    config = run_config(tmp_path / "run", Path(session.config.dataset.folder), initial_checkpoint=start)
+    dataset = Path(session.config.dataset.folder)
+    config = run_config(tmp_path / "run", dataset, model=TWO_LAYERS, initial_checkpoint=start)
     again = Session.open(config, SingleRank(), attempt=1)
     again.close()
     trained = dict(session.learner.model.named_parameters())
@@ -299,7 +301,7 @@ def test_the_card_says_what_the_training_found_at_its_end_and_where_it_began(ses
     stages = [own, {"kind": "export", "name": "early"}, later, {"kind": "export", "name": "last"}]
     start = {"path": str(Path(session.config.output_folder) / "export" / "huggingface"), "format": "huggingface"}
     dataset = Path(session.config.dataset.folder)
-    train(run_config(tmp_path / "run", dataset, stages=stages, initial_checkpoint=start))
+    train(run_config(tmp_path / "run", dataset, model=TWO_LAYERS, stages=stages, initial_checkpoint=start))
     early, last = (
         (tmp_path / "run" / "export" / name / "README.md").read_text() for name in ("huggingface-early", "huggingface")
     )

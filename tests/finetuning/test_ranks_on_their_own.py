@@ -16,6 +16,7 @@ from bert_trainer.errors import InputError, Stopped
 from finetune_runs import Document, assert_same_run, best, evaluated, run, without_times
 from in_process import progress_records
 from tiny_finetune import finetune_document, finetune_stage, write_task
+from tiny_run import TWO_LAYERS
 
 SEEDS = [1, 2]
 
@@ -28,7 +29,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def document(folder: Path, task: Path, **changes: object) -> Document:
     stage = finetune_stage(task, seeds=SEEDS, synchronize_gradients=False, **changes)
     stage["schedule"]["learning_rate"] = 2e-2  # which some of the seeds learn with in two epochs
-    return finetune_document(folder, task, stage, checkpoint={"every_steps": 5, "keep": 9})
+    return finetune_document(folder, task, stage, model=TWO_LAYERS, checkpoint={"every_steps": 5, "keep": 9})
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_every_rank_trains_on_all_rows_with_a_seed_of_its_own(whole: Path) -> No
 def test_each_is_the_run_of_its_seed_alone(whole: Path, task: Path, tmp_path: Path) -> None:
     stage = finetune_stage(task, seeds=[4])
     stage["schedule"]["learning_rate"] = 2e-2
-    run(finetune_document(tmp_path / "out", task, stage))
+    run(finetune_document(tmp_path / "out", task, stage, model=TWO_LAYERS))
     alone = evaluated(tmp_path / "out")
     of_rank = [it for it in evaluated(whole) if it["seed"] == 4]
     assert [it["accuracy"] for it in alone] == [it["accuracy"] for it in of_rank]

@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from tiny_run import pretrain_stage, run_document
+from tiny_run import TWO_LAYERS, pretrain_stage, run_document
 from whole_configs import whole_stage
 
 Record = dict[str, Any]
@@ -23,7 +23,7 @@ MASK = {"before": "The file is", "after": "again.", "truth": "closed", "guesses"
 def document(folder: Path, **changes: Any) -> dict[str, Any]:
     """Return the run configuration."""
     stages = [pretrain_stage("phase1"), pretrain_stage("phase2"), whole_stage(EVALUATE)]
-    return run_document(folder, folder / "data", **{"stages": stages, **changes})
+    return run_document(folder, folder / "data", **{"model": TWO_LAYERS, "stages": stages, **changes})
 
 
 def progress(stage: str, step: int, **changes: Any) -> Record:

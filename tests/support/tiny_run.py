@@ -30,6 +30,18 @@ SEQUENCE_LENGTH = 32
 PREDICTIONS = 5
 FIRST_WORD = len(SPECIAL_TOKENS)
 
+MODEL: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+}
+TWO_LAYERS = {**MODEL, "num_hidden_layers": 2}
+"""For tests of what a layer's number decides: names of weights, losses compared with others'."""
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -107,15 +119,7 @@ def run_document(folder: Path, dataset: Path, **changes: Any) -> dict[str, Any]:
         "output_folder": str(folder),
         "seed": 7,
         "device": "cpu",
-        "model": {
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 64,
-            "max_position_embeddings": 64,
-            "hidden_dropout_prob": 0.1,
-            "attention_probs_dropout_prob": 0.1,
-        },
+        "model": MODEL,
         "dataset": {"folder": str(dataset)},
         "stages": [pretrain_stage()],
         "checkpoint": {"every_steps": 2},

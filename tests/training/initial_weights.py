@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from bert_trainer.config.run_config import RunConfig
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
 from random_rows import random_samples
-from tiny_run import VOCABULARY_SIZE, run_config, run_document
+from tiny_run import TWO_LAYERS, VOCABULARY_SIZE, run_config, run_document
 
 SAMPLES = random_samples([24, 5, 17], sequence_length=24, predictions=4, vocabulary_size=VOCABULARY_SIZE, seed=1)
-MODEL = run_document(Path("unused"), Path("unused"))["model"]
+MODEL = run_document(Path("unused"), Path("unused"), model=TWO_LAYERS)["model"]
 MASKED_WORDS = {**MODEL, "objective": "mlm"}
 DISTILBERT = {**MASKED_WORDS, "architecture": "distilbert"}
 
@@ -26,9 +27,14 @@ def start_from(path: Path, **rest: object) -> dict[str, Any]:
     return {"initial_checkpoint": {"path": str(path), **rest}}
 
 
+def two_layer_config(folder: Path, dataset: Path, **changes: Any) -> RunConfig:
+    """Return ``run_config`` of two layers, so that a weight has neighbours of its name."""
+    return run_config(folder, dataset, **{"model": MODEL, **changes})
+
+
 def open_session(folder: Path, dataset: Path, options: dict[str, Any]) -> Session:
     """Set a run up without training it."""
-    session = Session.open(run_config(folder, dataset, **options), SingleRank(), attempt=1)
+    session = Session.open(two_layer_config(folder, dataset, **options), SingleRank(), attempt=1)
     session.close()
     return session
 

@@ -76,6 +76,7 @@ def two_phases(folder: Path, dataset: Path, *, ranks: int = 1, **first: Any) -> 
         folder,
         dataset,
         world={"ranks": ranks, "hosts": 1},
+        seed=1,  # with which 4 steps learn a token
         stages=[phase(**first), phase("phase2", length={"steps": 4})],
         checkpoint={"every_steps": 3, "keep": 9},
         logging={"every_steps": 1, "tensorboard": False, "sample_ledger": True},

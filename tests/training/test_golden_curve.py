@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from in_process import progress_records, train
-from tiny_run import pretrain_stage, run_config, write_dataset
+from tiny_run import TWO_LAYERS, pretrain_stage, run_config, write_dataset
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "loss" / "tiny-50-steps.txt"
 STEPS = 50
@@ -36,7 +36,7 @@ def curve(folder: Path) -> str:
     schedule = {"learning_rate": 0.1, "warmup": {"steps": 10}, "decay": "poly"}
     stage = pretrain_stage(global_batch_size=32, length={"steps": STEPS}, schedule=schedule)
     dataset = write_dataset(folder / "data")
-    train(run_config(folder / "run", dataset, stages=[stage], checkpoint={"keep": 1}))
+    train(run_config(folder / "run", dataset, model=TWO_LAYERS, stages=[stage], checkpoint={"keep": 1}))
     names = ("loss", "mlm_loss", "nsp_loss", "gradient_norm")
     return "".join(
         f"{record['step']} {' '.join(f'{record[name]:.7f}' for name in names)}\n"

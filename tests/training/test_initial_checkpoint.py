@@ -19,9 +19,9 @@ from bert_trainer.errors import InputError
 from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
 from in_process import train
-from initial_weights import DISTILBERT, MASKED_WORDS, MODEL, loss, open_session, start_from, told
+from initial_weights import DISTILBERT, MASKED_WORDS, MODEL, loss, open_session, start_from, told, two_layer_config
 from threaded_world import ThreadedWorld, run_threads
-from tiny_run import VOCABULARY_SIZE, pretrain_stage, run_config, run_document, run_trainer, write_dataset
+from tiny_run import VOCABULARY_SIZE, pretrain_stage, run_document, run_trainer, write_dataset
 
 PHASE1, PHASE2 = pretrain_stage(), pretrain_stage("phase2", length={"steps": 4})
 
@@ -34,7 +34,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Session:
     """Two phases of 6 and 4 steps, and an export."""
-    return train(run_config(tmp_path_factory.mktemp("first"), dataset, stages=[PHASE1, PHASE2, {"kind": "export"}]))
+    return train(
+        two_layer_config(tmp_path_factory.mktemp("first"), dataset, stages=[PHASE1, PHASE2, {"kind": "export"}])
+    )
 
 
 @pytest.fixture
@@ -63,9 +65,9 @@ def test_with_the_moments_it_goes_on_as_the_next_stage_would_have(
     stages = [{"kind": "export"}, PHASE2]
     source = written / "checkpoints" / "phase1-00000006"
     warm = train(
-        run_config(tmp_path / "warm", dataset, stages=stages, **start_from(source, load="weights_and_optimizer"))
+        two_layer_config(tmp_path / "warm", dataset, stages=stages, **start_from(source, load="weights_and_optimizer"))
     )
-    cold = train(run_config(tmp_path / "cold", dataset, stages=stages, **start_from(source)))
+    cold = train(two_layer_config(tmp_path / "cold", dataset, stages=stages, **start_from(source)))
     assert torch.equal(warm.learner.parameters.values, first_run.learner.parameters.values)
     assert torch.equal(warm.learner.optimizer.first_moment, first_run.learner.optimizer.first_moment)
     assert torch.equal(warm.learner.optimizer.second_moment, first_run.learner.optimizer.second_moment)
@@ -79,7 +81,7 @@ def test_moments_bring_their_step_count_where_the_first_stage_goes_on_with_it(
     for state, held in (("keep", 2), ("keepWithStepCount", 4 + 2)):
         stage = pretrain_stage(length={"steps": 2}, optimizer_state=state, schedule={"learning_rate": 1e-3})
         start = start_from(written, load="weights_and_optimizer")
-        session = train(run_config(tmp_path / state, dataset, stages=[stage], **start))
+        session = train(two_layer_config(tmp_path / state, dataset, stages=[stage], **start))
         assert (session.learner.optimizer.num_applied, session.learner.optimizer.moment_steps) == (2, held)
 
 
@@ -108,7 +110,7 @@ def test_none_verifies_and_loads_nothing(tmp_path: Path, dataset: Path, written:
 
 def test_a_run_that_goes_on_does_not_look_at_it(tmp_path: Path, dataset: Path, written: Path) -> None:
     options = start_from(written)
-    second = train(run_config(tmp_path / "second", dataset, **options))
+    second = train(two_layer_config(tmp_path / "second", dataset, **options))
     shutil.rmtree(written)
     again = open_session(tmp_path / "second", dataset, options)
     assert torch.equal(again.learner.parameters.values, second.learner.parameters.values)
@@ -122,7 +124,7 @@ def test_every_rank_starts_with_the_same_weights(
 ) -> None:
     path = written if kind == "bert-trainer" else written / "export" / "huggingface"
     load = "weights_and_optimizer" if kind == "bert-trainer" else "weights"
-    config = run_config(tmp_path / "two", dataset, world={"ranks": 2}, **start_from(path, format=kind, load=load))
+    config = two_layer_config(tmp_path / "two", dataset, world={"ranks": 2}, **start_from(path, format=kind, load=load))
 
     def rank(world: ThreadedWorld) -> tuple[torch.Tensor, torch.Tensor]:
         session = Session.open(config, world, attempt=1)
@@ -148,7 +150,7 @@ def test_padding_rows_may_be_more_or_fewer(
 
 
 def test_heads_that_the_source_lacks_stay_as_drawn_and_are_named(tmp_path: Path, dataset: Path) -> None:
-    first = train(run_config(tmp_path / "first", dataset, model=MASKED_WORDS))
+    first = train(two_layer_config(tmp_path / "first", dataset, model=MASKED_WORDS))
     fresh = open_session(tmp_path / "fresh", dataset, {})
     start = start_from(tmp_path / "first", load="weights_and_optimizer")
     second = open_session(tmp_path / "second", dataset, start)
@@ -213,7 +215,7 @@ def test_a_checkpoint_of_another_vocabulary_is_refused_although_its_padded_table
     tokens = (dataset / "vocab.txt").read_text().split()
     other = shutil.copytree(dataset, tmp_path / "other")
     (other / "vocab.txt").write_text("\n".join([*tokens, "more"][:words]))
-    config = run_config(tmp_path / "run", other, stages=[{"kind": "export"}], **start_from(written))
+    config = two_layer_config(tmp_path / "run", other, stages=[{"kind": "export"}], **start_from(written))
     with pytest.raises(InputError, match=f"got 61 vocabulary entries in 64 rows; allowed: {words}"):
         Session.open(config, SingleRank(), attempt=1)
 
@@ -232,7 +234,7 @@ def test_where_nothing_is_the_error_says_what_may_be_there(tmp_path: Path, datas
 def test_moments_of_another_trainer_cannot_be_asked_for(tmp_path: Path, dataset: Path) -> None:
     start = start_from(tmp_path, format="huggingface", load="weights_and_optimizer")
     with pytest.raises(InputError, match=r"initial_checkpoint.load: got 'weights_and_optimizer' from huggingface"):
-        run_config(tmp_path / "run", dataset, **start)
+        two_layer_config(tmp_path / "run", dataset, **start)
 
 
 def test_the_command_ends_with_2_where_the_source_is_missing(tmp_path: Path, dataset: Path) -> None:

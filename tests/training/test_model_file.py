@@ -33,7 +33,7 @@ def dataset(tmp_path: Path) -> Path:
     return write_dataset(tmp_path / "data")
 
 
-def document_from_file(folder: Path, dataset: Path, *, layers: int = 2, words: int = VOCABULARY_SIZE) -> dict[str, Any]:
+def document_from_file(folder: Path, dataset: Path, *, layers: int = 1, words: int = VOCABULARY_SIZE) -> dict[str, Any]:
     """Write the tiny model's file and return a run that names it."""
     document = run_document(folder, dataset, stages=[pretrain_stage(length={"steps": 4})])
     sizes = {key: document["model"][key] for key in KEYS}
@@ -57,7 +57,7 @@ def test_it_trains_bit_by_bit_as_with_sizes(tmp_path: Path, dataset: Path) -> No
 def test_a_resumed_run_does_not_notice_that_the_file_has_changed(tmp_path: Path, dataset: Path) -> None:
     config = from_file(tmp_path / "run", dataset)
     first = train(config)
-    from_file(tmp_path / "run", dataset, layers=1)
+    from_file(tmp_path / "run", dataset, layers=2)
     again = Session.open(config, SingleRank(), attempt=2)
     run_to_end(again)
     assert again.resumed_from is not None
