@@ -45,7 +45,7 @@ def make_config(
 
 def stage(name: str = "phase1", **changes: Any) -> dict[str, Any]:
     return pretrain_stage(
-        name, **{"global_batch_size": 11, "micro_batch_size": 4, "length": {"steps": STEPS}, **changes}
+        name, **{"global_batch_size": 11, "micro_batch_size": 11, "length": {"steps": STEPS}, **changes}
     )
 
 
