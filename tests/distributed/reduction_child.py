@@ -1,7 +1,7 @@
 """One rank of a few reductions by a real library; what it saw goes to ``FOLDER/<rank>.json``.
 
-Run under mpirun with a folder, ``horovod`` or ``torch``, and one of: ``sums`` (every way of reducing against sums
-taken after the backward pass), ``lost`` (the last rank leaves before the others' last backward pass).
+Run under mpirun with a folder and ``horovod`` or ``torch``: every way of reducing against sums taken after the backward
+pass, and then the last rank leaves before the others' last backward pass (``lost``).
 """
 
 from __future__ import annotations
@@ -148,8 +148,9 @@ def lose_a_rank(world: Recorder) -> dict[str, Any]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     zero1.BUCKET_ROWS = BUCKET_ROWS
-    folder, library, wanted = sys.argv[1:]
+    folder, library = sys.argv[1:]
     joined = Recorder(connect(read_size(os.environ), 1, "torch" if library == "torch" else "horovod"))
-    action = {"sums": all_sums, "lost": lose_a_rank}[wanted]
-    Path(folder, f"{joined.rank}.json").write_text(json.dumps(action(joined)))
+    seen = all_sums(joined)
+    seen["lost"] = lose_a_rank(joined)
+    Path(folder, f"{joined.rank}.json").write_text(json.dumps(seen))
     joined.close()
