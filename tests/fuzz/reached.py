@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from fuzz_reader import Reader
-from trial import judge
+from trial import Verdict, judge
 
 Line = tuple[str, int]
 """A file's path, and a line's number in it."""
@@ -24,7 +24,8 @@ class Reached:
     lines: set[Line] = field(default_factory=set)
     left_out: set[str] = field(default_factory=set)
     """Functions that were entered although the reader says that no input enters them."""
-    inputs: int = 0
+    verdicts: list[Verdict] = field(default_factory=list)
+    """Of each input that was shown."""
 
 
 def lines_of(reader: Reader) -> set[Line]:
@@ -72,10 +73,10 @@ def trace(
         hit.clear()
         sys.settrace(follow)
         try:
-            judge(reader, data, work)
+            verdict = judge(reader, data, work)
         finally:
             sys.settrace(before)
-        found.inputs += 1
+        found.verdicts.append(verdict)
         found.lines |= hit & wanted
         see(data, hit & wanted)
         if time.monotonic() > until:

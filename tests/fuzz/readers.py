@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import checkpoint_readers
-import corpus_readers
-import moment_readers
-import operator_readers
-import setting_readers
-import shard_readers
-import task_readers
-import tfrecord_readers
+import importlib
+from collections.abc import Iterator
 
-READERS = (
-    *operator_readers.READERS,
-    *setting_readers.READERS,
-    *task_readers.READERS,
-    *corpus_readers.READERS,
-    *shard_readers.READERS,
-    *tfrecord_readers.READERS,
-    *checkpoint_readers.READERS,
-    *moment_readers.READERS,
+from fuzz_reader import Reader
+
+_FAMILIES = (
+    *("operator_readers", "setting_readers", "task_readers", "corpus_readers", "shard_readers", "tfrecord_readers"),
+    *("checkpoint_readers", "moment_readers"),
 )
+
+
+def every_reader() -> Iterator[Reader]:
+    """Yield all of them; a family is imported when its first is asked for, and the last families need PyTorch."""
+    for family in _FAMILIES:
+        yield from importlib.import_module(family).READERS
+
+
+def find_reader(name: str) -> Reader:
+    """Return the reader of a name, without what only families behind its own import."""
+    return next(reader for reader in every_reader() if reader.name == name)

@@ -11,6 +11,8 @@ import os
 import pickle
 import shutil
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,13 +22,14 @@ sys.path.append(str(Path(__file__).parent))  # fuzz_reader and its like, which m
 from bert_trainer.errors import InputError  # noqa: E402
 from fuzz_reader import Reader  # noqa: E402 - after the path
 from fuzz_results import Result, empty_scans  # noqa: E402
-from reached import lines_of, trace  # noqa: E402
-from readers import READERS  # noqa: E402
+from reached import Reached, lines_of, trace  # noqa: E402
+from readers import every_reader  # noqa: E402
 from trial import judge  # noqa: E402
 from untraced import judge_untraced  # noqa: E402
 
 HERE = Path(__file__).parent
 MIN_COVERAGE = 0.7
+READERS = tuple(every_reader())
 BY_NAME = {reader.name: reader for reader in READERS}
 KEPT = sorted(path for folder in ("findings", "corpus") for path in (HERE / folder).glob("*/*"))
 
@@ -41,25 +44,36 @@ def test_what_was_found_stays_fixed(path: Path, tmp_path: Path) -> None:
     assert not verdict.problem, verdict.place
 
 
+Shown = tuple[list[bytes], Reached]
+"""Inputs, and what came of them."""
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Shown]:
+    """Return a reader's sound inputs and what came of them, by its name; each reader is shown them once."""
+
+    @cache
+    def show(name: str) -> Shown:
+        reader, given, work = BY_NAME[name], tmp_path_factory.mktemp("given"), tmp_path_factory.mktemp("work")
+        seeds = list(reader.seeds(given))
+        return seeds, trace(reader, seeds, work)
+
+    return show
+
+
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_every_reader_reads_a_sound_input(reader: Reader, tmp_path: Path) -> None:
-    given, work = tmp_path / "given", tmp_path / "work"
-    given.mkdir()
-    work.mkdir()
-    verdicts = [judge(reader, data, work) for data in reader.seeds(given)]
+def test_every_reader_reads_a_sound_input(reader: Reader, shown: Callable[[str], Shown]) -> None:
+    verdicts = shown(reader.name)[1].verdicts
     assert [verdict.problem for verdict in verdicts if verdict.problem] == []
     assert any(not verdict.refused for verdict in verdicts), "nothing behind the first check is reached"
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_given_inputs_reach_most_of_a_reader(reader: Reader, tmp_path: Path) -> None:
+def test_given_inputs_reach_most_of_a_reader(reader: Reader, shown: Callable[[str], Shown]) -> None:
     """Before anything is changed: what libFuzzer finds comes on top."""
-    given, work = tmp_path / "given", tmp_path / "work"
-    given.mkdir()
-    work.mkdir()
-    seeds = list(reader.seeds(given))
+    seeds, found = shown(reader.name)
     assert max(map(len, seeds)) <= reader.max_bytes, "libFuzzer would cut it"
-    found, wanted = trace(reader, seeds, work), lines_of(reader)
+    wanted = lines_of(reader)
     assert len(found.lines) >= MIN_COVERAGE * len(wanted), sorted(wanted - found.lines)
     assert found.left_out == set()
 

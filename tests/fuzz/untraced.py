@@ -41,10 +41,10 @@ def judge_untraced(reader: Reader, path: Path) -> Verdict | None:
 
 def main() -> None:
     """Judge, and print the verdict."""
-    from readers import READERS
+    from readers import find_reader
 
     logging.disable(logging.CRITICAL)
-    (reader,) = (reader for reader in READERS if reader.name == sys.argv[1])
+    reader = find_reader(sys.argv[1])
     with tempfile.TemporaryDirectory(prefix="bert-fuzz-") as folder:
         given, work = Path(folder, "given"), Path(folder, "work")
         given.mkdir()
