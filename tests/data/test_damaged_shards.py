@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -47,8 +49,58 @@ def damaged(content: bytes, rng: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
+class Child:
+    """The process that reads, and another in its place after one that died or hung."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._ours, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=read_in_child, args=(theirs,))
+        self._process.start()
+        theirs.close()
+
+    def read(self, path: Path) -> tuple[str, Any]:
+        """Return how reading a file went, and the rows or what was said instead."""
+        self._ours.send(path)
+        answer: tuple[str, Any] | None = None
+        try:
+            assert self._ours.poll(DEADLINE_S), "no answer"
+            answer = self._ours.recv()  # a child that died is an EOFError here
+            return answer
+        finally:
+            if answer is None:
+                self.kill()
+                self._start()
+
+    def end(self) -> int | None:
+        """Let the process end, and return its exit code."""
+        self._ours.send(None)
+        self._process.join(DEADLINE_S)
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.join()
+        self._ours.close()
+
+
+@pytest.fixture(scope="module")
+def child() -> Iterator[Child]:
+    """Return the process that reads the files of all layouts, which ends by itself."""
+    child = Child()
+    try:
+        yield child
+        assert child.end() == 0
+    finally:
+        child.kill()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_damage_makes_a_reader_hang_or_die(tmp_path: Path, layout: LayoutName) -> None:
+def test_no_damage_makes_a_reader_hang_or_die(tmp_path: Path, layout: LayoutName, child: Child) -> None:
     rng = np.random.default_rng([LAYOUTS.index(layout), 7])
     path = tmp_path / shard_name("training_0.hdf5", layout)
     write_shard(
@@ -59,35 +111,21 @@ def test_no_damage_makes_a_reader_hang_or_die(tmp_path: Path, layout: LayoutName
         layout=layout,
     )
     content, wanted = path.read_bytes(), read_shard(path)
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    child = multiprocessing.get_context("spawn").Process(target=read_in_child, args=(theirs,))
-    child.start()
-    theirs.close()
-    try:
-        refused = 0
-        for case in range(NUM_CASES):
-            path.write_bytes(damaged(content, rng))
-            ours.send(path)
-            assert ours.poll(DEADLINE_S), f"case {case}: no answer"
-            kind, result = ours.recv()  # a child that died is an EOFError here
-            assert kind != "failed", f"case {case}: {result}"
-            if kind == "refused":
-                refused += 1
-                assert str(path) in result, f"case {case}: {result}"
-            elif layout in ("compact", "tfrecord"):
-                for name in ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids"):
-                    assert np.array_equal(getattr(result, name), getattr(wanted, name)), f"case {case}"
-            else:
-                # Without checksums a changed number can be one that is allowed, never one out of bounds.
-                assert result.masked_lm_positions.max(initial=0) < result.input_ids.shape[1], f"case {case}"
-        assert refused, "no damage was found, so none was done"
-        ours.send(None)
-        child.join(DEADLINE_S)
-        assert child.exitcode == 0
-    finally:
-        child.kill()
-        child.join()
-        ours.close()
+    refused = 0
+    for case in range(NUM_CASES):
+        path.write_bytes(damaged(content, rng))
+        kind, result = child.read(path)
+        assert kind != "failed", f"case {case}: {result}"
+        if kind == "refused":
+            refused += 1
+            assert str(path) in result, f"case {case}: {result}"
+        elif layout in ("compact", "tfrecord"):
+            for name in ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids"):
+                assert np.array_equal(getattr(result, name), getattr(wanted, name)), f"case {case}"
+        else:
+            # Without checksums a changed number can be one that is allowed, never one out of bounds.
+            assert result.masked_lm_positions.max(initial=0) < result.input_ids.shape[1], f"case {case}"
+    assert refused, "no damage was found, so none was done"
 
 
 @pytest.mark.parametrize("layout", ["mlperf-variable", "mlperf-packed"])
