@@ -11,8 +11,7 @@ import os
 import pickle
 import shutil
 import sys
-from collections.abc import Callable
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -44,36 +43,32 @@ def test_what_was_found_stays_fixed(path: Path, tmp_path: Path) -> None:
     assert not verdict.problem, verdict.place
 
 
-Shown = tuple[list[bytes], Reached]
-"""Inputs, and what came of them."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A reader, the sound inputs that it was shown, and what came of them."""
+
+    reader: Reader
+    inputs: list[bytes]
+    reached: Reached
 
 
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Shown]:
-    """Return a reader's sound inputs and what came of them, by its name; each reader is shown them once."""
-
-    @cache
-    def show(name: str) -> Shown:
-        reader, given, work = BY_NAME[name], tmp_path_factory.mktemp("given"), tmp_path_factory.mktemp("work")
-        seeds = list(reader.seeds(given))
-        return seeds, trace(reader, seeds, work)
-
-    return show
+@pytest.fixture(scope="module", params=READERS, ids=lambda reader: reader.name)
+def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    reader, given, work = request.param, tmp_path_factory.mktemp("given"), tmp_path_factory.mktemp("work")
+    inputs = list(reader.seeds(given))
+    return Shown(reader, inputs, trace(reader, inputs, work))
 
 
-@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_every_reader_reads_a_sound_input(reader: Reader, shown: Callable[[str], Shown]) -> None:
-    verdicts = shown(reader.name)[1].verdicts
+def test_every_reader_reads_a_sound_input(shown: Shown) -> None:
+    verdicts = shown.reached.verdicts
     assert [verdict.problem for verdict in verdicts if verdict.problem] == []
     assert any(not verdict.refused for verdict in verdicts), "nothing behind the first check is reached"
 
 
-@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_given_inputs_reach_most_of_a_reader(reader: Reader, shown: Callable[[str], Shown]) -> None:
+def test_given_inputs_reach_most_of_a_reader(shown: Shown) -> None:
     """Before anything is changed: what libFuzzer finds comes on top."""
-    seeds, found = shown(reader.name)
-    assert max(map(len, seeds)) <= reader.max_bytes, "libFuzzer would cut it"
-    wanted = lines_of(reader)
+    reader, found, wanted = shown.reader, shown.reached, lines_of(shown.reader)
+    assert max(map(len, shown.inputs)) <= reader.max_bytes, "libFuzzer would cut it"
     assert len(found.lines) >= MIN_COVERAGE * len(wanted), sorted(wanted - found.lines)
     assert found.left_out == set()
 
