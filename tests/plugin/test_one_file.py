@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
 from bert_operator import __version__
+from bert_operator.plugin.command_line import COMPLETE
 from kubectl_stand_in import KubectlStandIn, items, says
 from seen_jobs import running
 
@@ -89,8 +91,6 @@ def test_krew_is_told_what_it_will_find(made: Path) -> None:
     ("words", "expected"),
     [
         (["st"], "status :4"),
-        (["logs", ""], "corpus second :4"),
-        (["logs", "-n", "team", "se"], "second :4"),
         (["logs", "corpus", ""], ":4"),
         (["suspend", "corpus", ""], "corpus second :4"),
         (["logs", "--r"], "--rank --request-timeout :4"),
@@ -105,13 +105,34 @@ def test_krew_is_told_what_it_will_find(made: Path) -> None:
         (["nothing", ""], ":4"),
     ],
 )
-def test_words_are_completed(made: Path, kubectl: KubectlStandIn, words: list[str], expected: str) -> None:
+def test_words_are_completed(
+    kubectl: KubectlStandIn,
+    bert: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    expected: str,
+) -> None:
     kubectl.answer("config view -o jsonpath={.contexts[*].name}", says("first second"))
+    kubectl.answer(GET, says("second corpus"))
+    assert bert(COMPLETE, *words) == 0
+    answer = capsys.readouterr()
+    assert (answer.out.split(), answer.err) == (expected.split(), "")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "asked"),
+    [
+        (["logs", "-n", "team", "se"], "second :4", "--namespace team get"),
+        (["logs", ""], "corpus second :4", "get"),
+    ],
+)
+def test_the_file_beside_it_asks_with_the_words_as_they_are(
+    made: Path, kubectl: KubectlStandIn, words: list[str], expected: str, asked: str
+) -> None:
     kubectl.answer(GET, says("second corpus"))
     answer = start(made / "kubectl_complete-bert", kubectl, *words)
     assert (answer.stdout.split(), answer.stderr) == (expected.split(), "")
-    if "team" in words:
-        assert kubectl.calls()[0].startswith("--namespace team get")
+    assert kubectl.calls()[0].startswith(asked)
 
 
 def test_a_cluster_that_does_not_answer_completes_nothing(made: Path, kubectl: KubectlStandIn) -> None:
