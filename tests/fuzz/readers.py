@@ -20,5 +20,5 @@ def every_reader() -> Iterator[Reader]:
 
 
 def find_reader(name: str) -> Reader:
-    """Return the reader of a name, without what only families behind its own import."""
+    """Return the reader of a name; families after its own are not imported."""
     return next(reader for reader in every_reader() if reader.name == name)

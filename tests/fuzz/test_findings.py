@@ -62,7 +62,7 @@ def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_every_reader_reads_a_sound_input(shown: Shown) -> None:
     verdicts = shown.reached.verdicts
     assert [verdict.problem for verdict in verdicts if verdict.problem] == []
-    assert any(not verdict.refused for verdict in verdicts), "nothing behind the first check is reached"
+    assert any(not verdict.refused for verdict in verdicts), "nothing after the first check is reached"
 
 
 def test_given_inputs_reach_most_of_a_reader(shown: Shown) -> None:
