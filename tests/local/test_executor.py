@@ -2,10 +2,15 @@
 
 Inputs: a script per run, signals. Observed: exit codes, what is printed, which processes are left. The
 scripts write what they saw into the folder that ``SEEN`` names. Real launchers are in test_launchers.
+
+The command itself is a process of its own where that is what the test is about: once from start to end, and wherever
+it gets a signal. Elsewhere it runs in the test's process, which saves the second that its imports take.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -17,9 +22,12 @@ import psutil
 import pytest
 import yaml
 
+from bert_operator.__main__ import main
+from bert_operator.local import command
 from bert_operator.local.display import PlainDisplay
 from bert_operator.local.executor import LocalExecutor
 from bert_operator.local.launch import Launch
+from bert_operator.local.programs import Programs
 from bert_operator.state.runs import ChildSpec
 from cluster_api import wait_until
 from patience import PATIENCE_S
@@ -54,18 +62,22 @@ class Bench:
         """As the closing remarks call it, for somebody in the folder."""
         self.environment = {**os.environ, "SEEN": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
 
-    def start(
-        self, train: str, *, prepare: str = PREPARE, options: tuple[str, ...] = (), **policy: int
-    ) -> subprocess.Popen[str]:
+    def write(self, train: str, **policy: int) -> None:
+        """Write the job and its two scripts."""
+
         def change(spec: dict[str, object]) -> None:
             spec.update(slotsPerWorker=1, runPolicy=policy, output={"path": str(self.folder / "out")})
 
         (self.folder / "job.yaml").write_text(yaml.safe_dump(sample_document(change)))
-        (self.folder / "prepare.py").write_text(prepare)
+        (self.folder / "prepare.py").write_text(PREPARE)
         (self.folder / "train.py").write_text(train)
-        (self.folder / "command.py").write_text(COMMAND)
+
+    def start(self, train: str, *, command: str = COMMAND) -> subprocess.Popen[str]:
+        """Start the command in a process of its own."""
+        self.write(train)
+        (self.folder / "command.py").write_text(command)
         return subprocess.Popen(
-            [sys.executable, self.folder / "command.py", "local", self.folder / "job.yaml", *options],
+            [sys.executable, self.folder / "command.py", "local", self.folder / "job.yaml"],
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -73,10 +85,20 @@ class Bench:
             cwd=self.folder,
         )
 
-    def run(self, train: str, **rest: object) -> tuple[int, str, str]:
-        process = self.start(train, **rest)  # type: ignore[arg-type]
-        output, remarks = process.communicate(timeout=PATIENCE_S)
-        return process.returncode, output, remarks
+    def run(self, train: str, *, options: tuple[str, ...] = (), **policy: int) -> tuple[int, str, str]:
+        """Run the command here; return its exit code, its output and its remarks."""
+        self.write(train, **policy)
+        prepare, trains = ((sys.executable, str(self.folder / f"{name}.py")) for name in ("prepare", "train"))
+        words = ["local", str(self.folder / "job.yaml"), *options]
+        output, remarks = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(command, "find_programs", lambda: Programs(prepare=prepare, train=trains, cores=4))
+            patch.setattr(sys, "argv", [str(self.folder / "command.py"), *words])
+            patch.setenv("SEEN", str(self.folder))
+            patch.chdir(self.folder)
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(remarks):
+                code = main(words)
+        return code, output.getvalue(), remarks.getvalue()
 
     def wait_for(self, name: str) -> None:
         wait_until((self.folder / name).exists, f"{name} to be written")
@@ -115,8 +137,9 @@ out.mkdir()
 
 
 def test_a_job_runs_to_its_end(bench: Bench) -> None:
-    code, output, remarks = bench.run(DONE)
-    assert code == 0, remarks
+    process = bench.start(DONE)
+    output, remarks = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, remarks
     assert remarks.splitlines() == [
         "Started attempt 1: prepare in one process",
         "Started attempt 2: phase1, evaluate, export in one process",
@@ -221,19 +244,11 @@ if not mark.exists():
 
 
 def test_a_program_that_cannot_be_started_is_bad_input(bench: Bench) -> None:
-    process = bench.start(DONE)
-    process.communicate(timeout=PATIENCE_S)
-    command = (bench.folder / "command.py").read_text().replace("sys.executable", '"/no/such/python"', 1)
-    (bench.folder / "command.py").write_text(command)
-    answer = subprocess.run(
-        [sys.executable, bench.folder / "command.py", "local", bench.folder / "job.yaml"],
-        env=bench.environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert answer.returncode == 2
-    assert answer.stderr.splitlines()[-1] == "Cannot start /no/such/python (No such file or directory)"
+    # In a process of its own: the child's temporary folder is left to the garbage collector, which warns.
+    process = bench.start(DONE, command=COMMAND.replace("sys.executable", '"/no/such/python"', 1))
+    _, remarks = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    assert remarks.splitlines()[-1] == "Cannot start /no/such/python (No such file or directory)"
 
 
 GRACEFUL = """
