@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,6 +11,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
@@ -29,7 +32,6 @@ from bert_trainer.system import heartbeat as heartbeat_module
 from bert_trainer.system.heartbeat import SIZE_BYTES, Beat, Heartbeat, Pace, read_limits
 from bert_trainer.system.process_tree import find_descendants
 from cluster_api import wait_until
-from patience import PATIENCE_S
 from tiny_run import pretrain_stage, run_document, write_dataset
 
 needs_mpi = pytest.mark.skipif(find_program("mpirun") is None, reason="requires mpirun; make setup installs it")
@@ -74,49 +76,146 @@ def ended(tmp_path: Path, ranks: int, hang: str, **variables: str) -> tuple[int,
         return code, pod.output, json.loads((tmp_path / "record.json").read_text())
 
 
-@pytest.mark.parametrize("hang", ["threading.Event().wait()", "os.kill(os.getpid(), 19)"], ids=["waits", "stopped"])
-def test_a_rank_without_progress_is_ended_as_infrastructure(tmp_path: Path, hang: str) -> None:
-    code, output, record = ended(tmp_path, 1, hang)
+IN_A_CHECKPOINT = "held = beat.activity('a checkpoint'); held.__enter__(); "
+STOPS = "os.kill(os.getpid(), 19)"
+GO_ON = "'import os, time; time.sleep(1); os.kill(' + str(os.getpid()) + ', 18)'"
+STOPS_FOR_A_MOMENT = f"import subprocess; subprocess.Popen([sys.executable, '-c', {GO_ON}]); {STOPS}"
+WAITS_FOR_OTHERS = (
+    "import signal; signal.signal(signal.SIGUSR1, lambda *_: None); held = beat.waiting(); held.__enter__(); "
+)
+# Works in a process of its own, and looks round meanwhile as the pool of a data build does.
+BUILD = """
+import os, subprocess, sys, time
+from bert_trainer.system import heartbeat
+from bert_trainer.system.busy_beats import beat_while_busy
+heartbeat.begin()
+with beat_while_busy("the data build"):
+    worker = subprocess.Popen([sys.executable, "-c", WORK], stdin=subprocess.PIPE)
+    while worker.poll() is None:
+        time.sleep(0.2)
+"""
+# For longer than the limit, by a quarter of a processor.
+WORKS = """
+import time
+for _ in range(90):
+    time.sleep(0.075)
+    end_s = time.thread_time() + 0.025
+    while time.thread_time() < end_s:
+        pass
+"""
+WAITS = "import sys; sys.stdin.read()"
+NO_HEARTBEAT = "import time; print('up', flush=True); time.sleep(5)"
+
+
+def steps(hang: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", STEPS.replace("HANG", hang))
+
+
+def build(work: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", BUILD.replace("WORK", repr(work)))
+
+
+def wrapped(program: tuple[str, ...]) -> tuple[str, ...]:
+    return ("sh", "-c", f"{shlex.join(program)}; echo wrapped")
+
+
+NOTIFY = {"BERT_ON_HANG": "Notify"}
+BUILD_LIMITS = {"BERT_HANG_LIMITS_S": "1,6"}
+SINGLES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "waits": (steps("threading.Event().wait()"), {}),
+    "stopped": (steps(STOPS), {}),
+    "stopped in a checkpoint": (steps(IN_A_CHECKPOINT + STOPS), {}),
+    "stopped for a moment": (steps(f"{IN_A_CHECKPOINT}time.sleep(4); {STOPS_FOR_A_MOMENT}"), {}),
+    "only reported": (steps("time.sleep(6)"), NOTIFY),
+    "wrapped": (wrapped(steps("time.sleep(6)")), NOTIFY),
+    "works": (build(WORKS), BUILD_LIMITS),
+    "build waits": (build(WAITS), BUILD_LIMITS),
+    "no heartbeat": ((sys.executable, "-c", NO_HEARTBEAT), {}),
+    "is left alone": (
+        steps(f"{WAITS_FOR_OTHERS}threading.Event().wait()"),
+        {"BERT_HANG_LIMITS_S": "300,600"},
+    ),
+}
+"""Pods of one rank that hang, or seem to, by themselves: program and environment."""
+
+
+@dataclass(frozen=True)
+class Single:
+    """One of SINGLES that runs."""
+
+    pod: pods.Running
+    folder: Path
+
+    def end(self) -> tuple[int, str, dict[str, object]]:
+        """Wait for its end; return its code, its output and its termination record."""
+        code = self.pod.end()
+        return code, self.pod.output, json.loads((self.folder / "record.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def singles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Single]]:
+    """All of SINGLES, started together: one after the other they wait for a minute and a half."""
+    with contextlib.ExitStack() as stack:
+        started = {}
+        for name, (program, variables) in SINGLES.items():
+            folder = tmp_path_factory.mktemp("single")
+            words = [*pods.POD, "single", "--ranks", "1", "--termination-log", str(folder / "record.json")]
+            pod = stack.enter_context(pods.running([*words, "--", *program], folder / "log", **(LIMITS | variables)))
+            started[name] = Single(pod, folder)
+        left_alone = started["is left alone"].pod
+        left_alone.wait_for("here")
+        left_alone.process.send_signal(signal.SIGTERM)
+        yield started
+
+
+@pytest.mark.parametrize("hang", ["waits", "stopped"])
+def test_a_rank_without_progress_is_ended_as_infrastructure(singles: dict[str, Single], hang: str) -> None:
+    code, output, record = singles[hang].end()
     assert (code, record["reason"]) == (4, "Hung"), output
     assert str(record["message"]).startswith("rank 0"), record
-    assert ("process is stopped" in str(record["message"])) == ("kill" in hang)
-    if "kill" not in hang:
+    assert ("process is stopped" in str(record["message"])) == (hang == "stopped")
+    if hang == "waits":
         assert '  File "<string>", line' in output, "the stack of the main thread"
     assert "event=hung" in output
 
 
-IN_A_CHECKPOINT = "held = beat.activity('a checkpoint'); held.__enter__(); "
-
-
-def test_a_stopped_rank_has_the_lower_limit_whatever_it_was_at(tmp_path: Path) -> None:
-    code, output, record = ended(tmp_path, 1, f"{IN_A_CHECKPOINT}os.kill(os.getpid(), 19)")
+def test_a_stopped_rank_has_the_lower_limit_whatever_it_was_at(singles: dict[str, Single]) -> None:
+    code, output, record = singles["stopped in a checkpoint"].end()
     assert (code, record["reason"]) == (4, "Hung"), output
     assert "no progress in a_checkpoint" in str(record["message"])
     assert "more than 2 s" in str(record["message"]), "the upper limit is 20 s"
 
 
-def test_a_rank_that_is_stopped_for_a_moment_in_a_long_checkpoint_goes_on(tmp_path: Path) -> None:
-    go_on = "'import os, time; time.sleep(1); os.kill(' + str(os.getpid()) + ', 18)'"
-    stops = f"import subprocess; subprocess.Popen([sys.executable, '-c', {go_on}]); os.kill(os.getpid(), 19)"
-    code, output, _ = ended(tmp_path, 1, f"{IN_A_CHECKPOINT}time.sleep(4); {stops}")
+def test_a_rank_that_is_stopped_for_a_moment_in_a_long_checkpoint_goes_on(singles: dict[str, Single]) -> None:
+    code, output, _ = singles["stopped for a moment"].end()
     assert code == 0, output
     assert "event=hung" not in output
 
 
-WAITS_FOR_OTHERS = (
-    "import signal; signal.signal(signal.SIGUSR1, lambda *_: None); held = beat.waiting(); held.__enter__(); "
-)
+def test_a_hang_that_is_only_reported_goes_on(singles: dict[str, Single]) -> None:
+    code, output, record = singles["only reported"].end()
+    assert (code, record["reason"]) == (0, "Succeeded"), output
+    assert output.count("event=hung") == 1
 
 
-def test_a_rank_that_waits_for_others_that_are_gone_does_not_keep_its_pod(tmp_path: Path) -> None:
-    words = command(tmp_path, 1, f"{WAITS_FOR_OTHERS}threading.Event().wait()")
-    own = {"BERT_HANG_LIMITS_S": "300,600", "BERT_ATTEMPT": "1"}
-    with pods.running(words, tmp_path / "log", **own) as pod:
-        pod.wait_for("here")
-        pod.process.send_signal(signal.SIGTERM)
-        assert pod.process.wait(60) == 4, pod.output
-    assert re.search(r"rank 0 on \S+: no progress in phase1 for \d+ s, more than 20 s", pod.output), pod.output
-    assert pod.output.count("most recent call first") == 1, "its stacks"
+def test_a_wrapper_around_the_trainer_gets_no_signal_that_is_meant_for_it(singles: dict[str, Single]) -> None:
+    pod = singles["wrapped"].pod
+    assert pod.end() == 0, pod.output
+    assert "event=hung" in pod.output
+    assert "wrapped" in pod.lines
+
+
+def test_a_program_without_heartbeat_is_never_ended(singles: dict[str, Single]) -> None:
+    assert singles["no heartbeat"].pod.end() == 0
+
+
+@pytest.mark.parametrize(("work", "code"), [("works", 0), ("build waits", 4)], ids=["works", "waits"])
+def test_a_build_makes_progress_as_long_as_its_processes_use_the_processor(
+    singles: dict[str, Single], work: str, code: int
+) -> None:
+    pod = singles[work].pod
+    assert pod.end() == code, pod.output
+    assert ("no progress in the_data_build" in pod.output) == (code == 4), pod.output
 
 
 @pytest.mark.parametrize(
@@ -139,34 +238,8 @@ def test_what_is_expected_of_a_step_is_the_longest_and_behind_anything_else_noth
     assert pace.expected_s == 3.0
 
 
-# Works in a process of its own, and looks round meanwhile as the pool of a data build does.
-BUILD = """
-import os, subprocess, sys, time
-from bert_trainer.system import heartbeat
-from bert_trainer.system.busy_beats import beat_while_busy
-heartbeat.begin()
-with beat_while_busy("the data build"):
-    worker = subprocess.Popen([sys.executable, "-c", WORK], stdin=subprocess.PIPE)
-    while worker.poll() is None:
-        time.sleep(0.2)
-"""
-WORKS = "import time; end = time.monotonic() + 9\nwhile time.monotonic() < end: pass"
-WAITS = "import sys; sys.stdin.read()"
-
-
-@pytest.mark.parametrize(("work", "code"), [(WORKS, 0), (WAITS, 4)], ids=["works", "waits"])
-def test_a_build_makes_progress_as_long_as_its_processes_use_the_processor(
-    tmp_path: Path, work: str, code: int
-) -> None:
-    options = ["single", "--ranks", "1", "--termination-log", str(tmp_path / "record.json")]
-    words = [*pods.POD, *options, "--", sys.executable, "-c", BUILD.replace("WORK", repr(work))]
-    with pods.running(words, tmp_path / "log", BERT_HANG_LIMITS_S="1,6", BERT_ATTEMPT="1") as pod:
-        assert pod.process.wait(60) == code, pod.output
-    assert ("no progress in the_data_build" in pod.output) == (code == 4), pod.output
-
-
 @needs_mpi
-@pytest.mark.parametrize("hang", ["threading.Event().wait()", "os.kill(os.getpid(), 19)"], ids=["waits", "stopped"])
+@pytest.mark.parametrize("hang", ["threading.Event().wait()", STOPS], ids=["waits", "stopped"])
 def test_the_rank_that_holds_up_the_others_is_named(tmp_path: Path, hang: str) -> None:
     code, output, record = ended(tmp_path, 2, hang)
     assert (code, record["reason"]) == (4, "Hung"), output
@@ -215,10 +288,12 @@ def number_of(process: int) -> str:
     return psutil.Process(process).environ()["OMPI_COMM_WORLD_RANK"]
 
 
-def test_a_hang_that_is_only_reported_goes_on(tmp_path: Path) -> None:
-    code, output, record = ended(tmp_path, 1, "time.sleep(6)", BERT_ON_HANG="Notify")
-    assert (code, record["reason"]) == (0, "Succeeded"), output
-    assert output.count("event=hung") == 1
+def test_a_rank_that_waits_for_others_that_are_gone_does_not_keep_its_pod(singles: dict[str, Single]) -> None:
+    # The longest of all, behind tests that take their time anyway.
+    pod = singles["is left alone"].pod
+    assert pod.end() == 4, pod.output
+    assert re.search(r"rank 0 on \S+: no progress in phase1 for \d+ s, more than 20 s", pod.output), pod.output
+    assert pod.output.count("most recent call first") == 1, "its stacks"
 
 
 def test_a_stop_that_is_withdrawn_in_time_is_none(tmp_path: Path) -> None:
@@ -249,23 +324,6 @@ def test_a_machine_that_was_paused_is_no_hang(tmp_path: Path) -> None:
         os.kill(everything[-1], signal.SIGCONT)
         assert pod.end() == 0, pod.output
         assert "event=hung" not in pod.output
-
-
-def test_a_wrapper_around_the_trainer_gets_no_signal_that_is_meant_for_it(tmp_path: Path) -> None:
-    program = shlex.join([sys.executable, "-c", STEPS.replace("HANG", "time.sleep(6)")])
-    options = ["single", "--ranks", "1", "--termination-log", str(tmp_path / "record.json")]
-    words = [*pods.POD, *options, "--", "sh", "-c", f"{program}; echo wrapped"]
-    with pods.running(words, tmp_path / "log", BERT_ON_HANG="Notify", **LIMITS) as pod:
-        assert pod.process.wait(PATIENCE_S) == 0, pod.output
-        assert "event=hung" in pod.output
-        assert "wrapped" in pod.lines
-
-
-def test_a_program_without_heartbeat_is_never_ended(tmp_path: Path) -> None:
-    words = [*pods.POD, "single", "--ranks", "1", "--termination-log", str(tmp_path / "record.json")]
-    program = "import time; print('up', flush=True); time.sleep(5)"
-    with pods.running([*words, "--", sys.executable, "-c", program], tmp_path / "log", **LIMITS) as pod:
-        assert pod.end() == 0
 
 
 def test_the_limit_is_five_times_the_longest_step_within_its_bounds() -> None:
