@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bert_operator.local.launch import threads_per_rank
+from bert_operator.local.programs import find_programs
 from sample_job import PHASE1, sample_document
 from tiny_run import write_dataset
 
@@ -60,6 +62,10 @@ def test_ranks_under_torchrun_train_and_stop_with_a_checkpoint(command: subproce
     assert any(" event=progress " in line for line in command.stdout), command.communicate()[1]
     ranks = [process for process in psutil.Process(command.pid).children(recursive=True) if is_rank(process)]
     assert len(ranks) == 2
+    variables = [rank.environ() for rank in ranks]
+    assert {(own["RANK"], own["BERT_ATTEMPT"], own["OMP_NUM_THREADS"]) for own in variables} == {
+        (rank, "1", str(threads_per_rank(find_programs().cores, 2))) for rank in ("0", "1")
+    }
     command.send_signal(signal.SIGINT)
     _, remarks = command.communicate(timeout=60)
     assert command.returncode == 130, remarks
