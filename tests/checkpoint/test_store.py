@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import bert_trainer.checkpoints.checkpoint as checkpoint_module
+import bert_trainer.checkpoints.store as store_module
 from bert_trainer.checkpoints.checkpoint import Environment, Position, read_checkpoint
 from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.errors import FencedError, TrainerError
@@ -129,6 +130,40 @@ def test_a_fenced_attempt_commits_and_prunes_nothing(tmp_path: Path) -> None:
     with pytest.raises(FencedError, match="claimed by attempt 2"):
         old.wait()
     assert names(new) == ["phase1-00000001"]
+
+
+def test_an_attempt_that_is_taken_over_while_it_writes_commits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, real = make_store(tmp_path), store_module.save_tensors
+
+    def save_late(*arguments: Any) -> None:
+        real(*arguments)
+        RunFolder.claim(run_config(tmp_path, tmp_path / "data"), attempt=2)
+
+    monkeypatch.setattr(store_module, "save_tensors", save_late)
+    old.save(position(1), tensors(1.0))
+    with pytest.raises(FencedError, match="claimed by attempt 2"):
+        old.wait()
+    assert old.latest_valid() is None
+
+
+def test_every_file_and_folder_of_a_checkpoint_reaches_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its name says that it is there, and then the folder that holds the name."""
+    synced, real = list[str](), os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").resolve().name)
+        real(descriptor)
+
+    store = make_store(tmp_path)
+    monkeypatch.setattr(os, "fsync", watched)
+    target = save(store, 1)
+    files = {path.name for path in target.iterdir()}
+    assert files == {"manifest.json", "model.safetensors", "optimizer.safetensors"} <= set(synced)
+    assert synced[-1] == store.root.name
 
 
 def test_a_half_written_folder_is_never_found(tmp_path: Path) -> None:

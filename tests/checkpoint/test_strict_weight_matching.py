@@ -143,3 +143,12 @@ def test_a_double_that_a_float_cannot_hold_is_not_finite(tmp_path: Path, vocabul
     folder = write_changed(tmp_path / "model", lambda tensors: tensors.update({bias: tensors[bias].double() + 1e300}))
     with pytest.raises(InputError, match=f"not finite.*\n?.*{bias}"):
         load(folder, "huggingface", small_model(), vocabulary)
+
+
+def test_transposed_weights_are_refused(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    name = "bert.encoder.layer.0.intermediate.dense.weight"
+    folder = write_changed(tmp_path / "model", lambda tensors: tensors.update({name: tensors[name].T.contiguous()}))
+    rows, columns = load_file(folder / "model.safetensors")[name].shape
+    assert rows != columns
+    with pytest.raises(InputError, match=rf"{name}: got \[{rows}, {columns}\]; allowed: \[{columns}, {rows}\]"):
+        load(folder, "huggingface", small_model(), vocabulary)

@@ -114,6 +114,22 @@ def test_a_build_interrupted_among_its_shards_does_not_encode_the_text_again(
     assert contents(root) == contents(tmp_path / "whole")
 
 
+def test_a_build_encodes_the_text_again_where_its_vocabulary_has_changed(
+    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, root = write_corpus(), tmp_path / "data"
+
+    def encode_again(self: CorpusPasses) -> None:
+        raise Halted("the text is read again")
+
+    interrupt_at_the_first_shard(text, root)
+    tokens = (root / "vocab.txt").read_text().split()
+    (root / "vocab.txt").write_text("\n".join([*tokens[:5], *reversed(tokens[5:])]))
+    monkeypatch.setattr(CorpusPasses, "_read_texts", encode_again)
+    with pytest.raises(Halted, match="read again"):
+        build(text, root)
+
+
 def parts_of(told: Silent) -> list[tuple[object, object]]:
     return [(it["kept"], it["saved"]) for it in told.records if it["event"] == "progress"]
 

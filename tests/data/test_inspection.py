@@ -168,6 +168,16 @@ def test_repetitions_are_exact_or_estimated_in_bounded_memory(most: int) -> None
     assert forwards.is_exact == (most > 40_000)
 
 
+def test_counts_of_few_and_of_many_hashes_add_up_to_those_of_all() -> None:
+    """The few are all kept, the many are a sample: together both are as strict as the many."""
+    hashes = np.random.default_rng(5).integers(0, 1 << 63, 40_000, np.uint64) << np.uint64(1)
+    few, many = (DistinctCounts.of(part, most=1000) for part in (hashes[:50], hashes[50:]))
+    assert few.is_exact
+    assert not many.is_exact
+    both, wanted = DistinctCounts.merged([few, many], most=1000), DistinctCounts.of(hashes, most=1000)
+    assert (both.shift, both.keys.tolist()) == (wanted.shift, wanted.keys.tolist())
+
+
 def test_samples_without_masks_are_counted_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unmasked = RaggedSamples.from_padded(draw(30)).unmasked()
     path = write(tmp_path / "part_0.hdf5", unmasked, masked=False)

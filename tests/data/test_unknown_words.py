@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import random
@@ -16,6 +17,7 @@ from bert_trainer.config.run_config import DatasetConfig
 from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.build.pipeline import build_dataset
+from bert_trainer.dataset.commands.arguments import parse_share
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.sampling.masking import MaskingRule
 from bert_trainer.dataset.sampling.shard_samples import GENERATOR_VERSION
@@ -261,3 +263,10 @@ def test_what_a_newer_release_tells_of_a_dataset_is_no_error_but_its_settings_ar
     path.write_text(json.dumps(document))
     with pytest.raises(InputError, match=r"not readable by this version[\s\S]*hint: if a newer release wrote it"):
         read_dataset_info(root)
+
+
+@pytest.mark.parametrize("text", ["0", "-0.1", "1.01", "nan", "inf", "a tenth"])
+def test_a_share_is_above_0_and_at_most_1(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="allowed: a share above 0, at most 1"):
+        parse_share(text)
+    assert [parse_share(good) for good in ("1e-9", "1")] == [1e-9, 1.0]

@@ -208,6 +208,12 @@ def test_windows_line_ends_are_no_part_of_tokens(tmp_path: Path) -> None:
     assert read_vocabulary(path).tokens[-1] == "a"
 
 
+def test_empty_lines_at_the_end_are_no_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text(SPECIAL + "a\n\n\n")
+    assert read_vocabulary(path).tokens[-1] == "a"
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "vocab.txt")
     with pytest.raises(InputError, match=r"vocab.txt: cannot read the vocabulary \(a pipe\); allowed: a file"):

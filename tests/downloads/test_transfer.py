@@ -63,6 +63,12 @@ def test_broken_transfers_go_on_where_they_stopped(tmp_path: Path, server: Serve
     assert ranges == [None, "bytes=300000-", "bytes=300001-", "bytes=500001-"]
 
 
+def test_a_transfer_that_advances_is_never_given_up(tmp_path: Path, server: Server, transfer: Transfer) -> None:
+    server.files[PATH] = CONTENT
+    server.plans[PATH] = [Answer(breaks_after=1)] * 20
+    assert transfer.fetch(remote(server), tmp_path).read_bytes() == CONTENT
+
+
 def test_a_later_run_goes_on_where_an_earlier_one_was_killed(
     tmp_path: Path, server: Server, transfer: Transfer
 ) -> None:

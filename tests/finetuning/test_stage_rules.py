@@ -77,6 +77,13 @@ def test_a_stage_that_cannot_work_is_refused(changes: Document, problem: str) ->
     assert "\n" not in found
 
 
+def test_special_tokens_are_never_predicted() -> None:
+    stage = pretrain_stage(sequence_length=32, max_predictions_per_sequence=30)
+    assert refused(stage) == (
+        "stages.0.max_predictions_per_sequence: got 30; allowed: at most sequence_length - 3 = 29"
+    )
+
+
 @pytest.mark.parametrize("name", ["epochs", "evaluate_every_epochs"])
 def test_epochs_are_limited_as_in_a_job(name: str) -> None:
     assert refused({**finetune_stage(FOLDER), name: 1e308}).startswith(f"stages.0.finetune.{name}: got 1e+308")

@@ -20,6 +20,7 @@ from bert_trainer.config.checks import parse_run_config
 from bert_trainer.errors import RanksDisagree, Stopped, TrainerError, TrainingUnhealthy
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.output.metrics import read_metrics
+from bert_trainer.output.report import list_by_step
 from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training import steps
 from bert_trainer.training.loop import run_stages
@@ -400,3 +401,12 @@ def test_evaluations_behind_the_checkpoint_count_no_more() -> None:
     assert accuracies_by_step([*records, evaluated(10, 0.2)], "phase1") == {5: 0.1, 10: 0.2}
     other = {"event": "rolled_back", "stage": "phase2", "step": 0}
     assert accuracies_by_step([*records[:2], other], "phase1") == {5: 0.1, 10: 0.9}
+
+
+def test_the_report_keeps_the_step_that_a_run_went_back_to() -> None:
+    def trained(*steps: int, attempt: int) -> list[dict[str, Any]]:
+        return [{"event": "progress", "stage": "phase1", "step": step, "attempt": attempt} for step in steps]
+
+    back = {"event": "rolled_back", "stage": "phase1", "step": 3}
+    found = list_by_step([*trained(1, 2, 3, 4, 5, attempt=1), back, *trained(4, attempt=2)], "phase1")
+    assert [(it["step"], it["attempt"]) for it in found] == [(1, 1), (2, 1), (3, 1), (4, 2)]

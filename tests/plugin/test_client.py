@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bert_operator.client import ApiRefused, Client, NoSuchObject, Unreachable
+from bert_operator.client import ApiRefused, Client, NoSuchObject, Unreachable, WaitTimeout
 from bert_operator.errors import DocumentError, InputError
 from kubectl_stand_in import KubectlStandIn, changes, items, refuses, says
 from seen_jobs import job, pod, progress, record, running
@@ -108,6 +108,12 @@ def test_waiting_ends_with_a_job_or_an_error(kubectl: KubectlStandIn) -> None:
     assert (found.phase, seen) == ("Failed", ["Running", "Failed"])
     with pytest.raises(Unreachable):
         Client().wait("corpus", "succeeded")
+
+
+def test_waiting_has_a_limit(kubectl: KubectlStandIn) -> None:
+    kubectl.answer("--watch", changes(("ADDED", running()), hangs=True))
+    with pytest.raises(WaitTimeout):
+        Client().wait("corpus", timeout_s=0.1)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,11 @@ def test_nothing_frozen_is_taken_from_another_job_of_its_name() -> None:
         read(job(), foreign)
 
 
+def test_nothing_frozen_is_taken_that_could_be_replaced_before_a_pod_mounts_it() -> None:
+    with pytest.raises(Unusable):
+        read(job(), {**frozen(), "immutable": False})
+
+
 def test_it_is_invalid_where_nothing_was_frozen() -> None:
     with pytest.raises(InvalidJob, match=r"spec\.profile"):
         read(job(), None)

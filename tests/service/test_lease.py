@@ -214,3 +214,29 @@ def test_the_namespace_is_the_pod_s_and_every_process_has_a_name_of_its_own(monk
     with pytest.raises(OperatorError, match="POD_NAMESPACE"):
         find_own_namespace()
     assert make_identity() != make_identity()
+
+
+def test_a_renewal_counts_from_when_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow answer gives no time: to all others the Lease is free sooner than it would say."""
+    clock_s = [100.0]
+    monkeypatch.setattr("bert_operator.cluster.lease.now_s", lambda: clock_s[0])
+
+    class Extended(Exception):
+        pass
+
+    class Observed(Permit):
+        def extend(self, until_s: float) -> None:
+            raise Extended(until_s)
+
+    class SlowlyWritten(Lease):
+        async def _write_own(self, holder: str) -> bool:
+            clock_s[0] += 0.5
+            return True
+
+    async def run() -> None:
+        async with ApiClient(Configuration(host="http://127.0.0.1:9")) as api:
+            await SlowlyWritten(api, Observed(), "system", "bert-operator", "a", FAST).keep()
+
+    with pytest.raises(Extended) as extended:
+        asyncio.run(run())
+    assert extended.value.args == (100.0 + FAST.renew_deadline_s,)
