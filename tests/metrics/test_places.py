@@ -45,6 +45,18 @@ def test_a_record_reaches_the_file_and_the_line(tmp_path: Path) -> None:
     )
 
 
+def test_the_last_lines_repeat_what_training_has_reached_and_not_where_it_began(tmp_path: Path) -> None:
+    line = io.StringIO()
+    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), Reporter("uid-1", 1, line))
+    for when, stage, step in (("before", "evaluate", None), ("during", "phase1", 5), ("during", "phase1", 10)):
+        writer.evaluated(stage=stage, when=when, step=step, mlm_accuracy=0.5)
+    line.truncate(0)
+    writer.repeat_results()
+    writer.close()
+    (result,) = line.getvalue().strip("\0").splitlines()
+    assert result.startswith("bert-trainer/1 event=result stage=phase1 when=during step=10 ")
+
+
 def test_tensorboard_gets_the_scalars(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
