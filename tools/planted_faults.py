@@ -122,7 +122,7 @@ def default_command() -> list[str]:
     """Return what ``make test`` runs, by its own words, with as many processes."""
     found = re.search(r"^test:.*\n.*?/pytest -m \"([^\"]*)\"", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert found is not None, "the Makefile's target test runs pytest"
-    return ["pytest", "-m", found[1], "-n", "3", "--dist", "worksteal"]
+    return ["pytest", "-m", found[1], "-n", "2", "--dist", "worksteal"]
 
 
 def run_tests(fault: Fault, root: Path, command: list[str], *, near: bool) -> Result:
