@@ -6,6 +6,7 @@ names as ``caught_by`` runs first, then test folders that import the package of 
 test fails. The checkout is never written to.
 
     .venv/bin/python tools/planted_faults.py --check
+    .venv/bin/python tools/planted_faults.py --run --known   # 12 minutes
     .venv/bin/python tools/planted_faults.py --run --jobs 1 --resume /tmp/planted.jsonl
     .venv/bin/python tools/planted_faults.py --only tr-schedule-step --run "pytest -n0 tests/schedule"
 
@@ -103,11 +104,8 @@ def clone(to: Path) -> None:
                 place.symlink_to(entry)
 
 
-def split_tests(root: Path, file: str, *, near: bool) -> list[list[str]]:
-    """Return the folders of tests that import the module of a file, those that import its package, and the others.
-
-    near: without the others.
-    """
+def split_tests(root: Path, file: str) -> list[list[str]]:
+    """Return the test folders that import the module of a file, those that import its package, and the others."""
     module = ".".join(Path(file).with_suffix("").parts[1:])
     wanted = [re.compile(rf"\b{re.escape(name)}\b") for name in (module, module.rpartition(".")[0])]
     tiers: list[list[str]] = [[], [], []]
@@ -115,7 +113,7 @@ def split_tests(root: Path, file: str, *, near: bool) -> list[list[str]]:
         text = "".join(path.read_text() for path in folder.glob("*.py"))
         tier = next((number for number, name in enumerate(wanted) if name.search(text)), len(wanted))
         tiers[tier].append(str(folder.relative_to(root)))
-    return [folders for folders in tiers[: 2 if near else 3] if folders]
+    return [folders for folders in tiers if folders]
 
 
 def default_command() -> list[str]:
@@ -125,8 +123,8 @@ def default_command() -> list[str]:
     return ["pytest", "-m", found[1], "-n", "2", "--dist", "worksteal"]
 
 
-def run_tests(fault: Fault, root: Path, command: list[str], *, near: bool) -> Result:
-    """Plant a fault in a clone, run the tests, and take it out again. near: not those that import nothing of it."""
+def run_tests(fault: Fault, root: Path, command: list[str], *, known: bool) -> Result:
+    """Plant a fault in a clone, run the tests, and take it out again. known: the test alone that the list names."""
     path, began_s, outcome = root / fault.file, time.monotonic(), "survived"
     before = path.read_text()
     names_tests = any(word.startswith("tests") for word in command)
@@ -135,10 +133,11 @@ def run_tests(fault: Fault, root: Path, command: list[str], *, near: bool) -> Re
         environment.pop(name, None)
     path.write_text(before.replace(fault.old, fault.new))
     try:
-        runs = [(command, folders) for folders in ([[]] if names_tests else split_tests(root, fault.file, near=near))]
+        runs = []
         if fault.caught_by and not names_tests:
-            # Whatever its marker: some need an API server, or the hour of make test-long.
-            runs.insert(0, (["pytest", "-n0", "-m", ""], [fault.caught_by]))
+            runs.append((["pytest", "-n0", "-m", ""], [fault.caught_by]))  # whatever its marker
+        if not known:
+            runs += [(command, folders) for folders in ([[]] if names_tests else split_tests(root, fault.file))]
         for (program, *options), places in runs:
             words = ["timeout", "-k", "10", _MAX_DURATION_S, f"{root}/.venv/bin/{program}", *options, "-x", "-q"]
             ended = subprocess.run([*words, *places], cwd=root, env=environment, capture_output=True, text=True)
@@ -152,7 +151,7 @@ def run_tests(fault: Fault, root: Path, command: list[str], *, near: bool) -> Re
     return Result(fault.id, fault.file, outcome, round(time.monotonic() - began_s, 1))
 
 
-def run_all(faults: list[Fault], command: list[str], jobs: int, resume: Path | None, *, near: bool) -> list[Result]:
+def run_all(faults: list[Fault], command: list[str], jobs: int, resume: Path | None, *, known: bool) -> list[Result]:
     """Run what has no result yet, each job in a clone of its own, and print a line for each."""
     lines = resume.read_text().splitlines() if resume is not None and resume.exists() else []
     wanted = {fault.id for fault in faults}
@@ -164,7 +163,7 @@ def run_all(faults: list[Fault], command: list[str], jobs: int, resume: Path | N
             place = Path(folder) / str(number)
             clone(place)
             while left:
-                found = run_tests(left.pop(0), place, command, near=near)
+                found = run_tests(left.pop(0), place, command, known=known)
                 results.append(found)
                 print(f"{found.id} {found.file} {found.outcome} {found.seconds:g}", flush=True)
                 if resume is not None:
@@ -185,7 +184,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only see that every fault can be planted")
     parser.add_argument("--run", metavar="COMMAND", nargs="?", const="", help="default: what make test runs")
     parser.add_argument("--only", metavar="ID", action="append", help="this fault alone; may be repeated")
-    parser.add_argument("--near", action="store_true", help="leave out test folders that import nothing of the package")
+    parser.add_argument("--known", action="store_true", help="run the test alone that the list names for a fault")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--resume", type=Path, metavar="FILE", help="results so far, as JSON lines")
     arguments = parser.parse_args()
@@ -197,7 +196,7 @@ def main() -> int:
         print(f"{len(faults)} faults can be planted")
         return 0
     command = shlex.split(arguments.run) or default_command()
-    results = run_all(faults, command, arguments.jobs, arguments.resume, near=arguments.near)
+    results = run_all(faults, command, arguments.jobs, arguments.resume, known=arguments.known)
     caught = sum(found.outcome.startswith("caught_by=") for found in results)
     print(f"planted={len(results)} caught={caught}")
     return 0 if caught == len(results) else 1

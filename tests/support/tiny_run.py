@@ -119,7 +119,7 @@ def run_document(folder: Path, dataset: Path, **changes: Any) -> dict[str, Any]:
         "output_folder": str(folder),
         "seed": 7,
         "device": "cpu",
-        "model": MODEL,
+        "model": {**MODEL},
         "dataset": {"folder": str(dataset)},
         "stages": [pretrain_stage()],
         "checkpoint": {"every_steps": 2},
