@@ -17,9 +17,17 @@
 
 namespace {
 
-constexpr long LANES = 16;  // of a vector: 64 bytes
-constexpr long ROWS = 4;    // rows of a register tile, by up to four vectors: 16 accumulators of 32 registers
-typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
+// A register tile is ROWS by up to WIDE vectors. Its sums have to stay in registers, beside a row of operands: of the 32
+// of AVX-512 they take 16, of AVX2's 16 they take 8. A vector wider than the processor's is as bad: GCC keeps it in memory.
+#if defined(__AVX512F__)
+constexpr long LANES = 16, WIDE = 4;
+#elif defined(__AVX__)
+constexpr long LANES = 8, WIDE = 2;
+#else
+constexpr long LANES = 4, WIDE = 2;
+#endif
+constexpr long ROWS = 4;
+typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
 // Kinds of units. multiply_add: sums in fp32 whatever the unit holds. unit: neighbours along the axis that is summed.
 struct Float {
@@ -77,7 +85,7 @@ inline void transpose(const uint32_t* in, long in_row, long rows, uint32_t* out,
 }
 #endif
 
-// out (rows, vectors * 16) = a (rows, units) times b (units, vectors * 16).
+// out (rows, vectors * LANES) = a (rows, units) times b (units, vectors * LANES).
 // Unit (i, k) of a lies at a[i * a_row + k * a_unit]; row k of b starts at b[k * b_row].
 template <class U, long rows, long vectors>
 inline void multiply_tile(const uint32_t* a, long a_row, long a_unit, const uint32_t* b, long b_row, long units,
@@ -100,14 +108,14 @@ inline void multiply_tile(const uint32_t* a, long a_row, long a_unit, const uint
         for (long v = 0; v < vectors; ++v) *reinterpret_cast<Vector*>(out + i * out_row + v * LANES) = sums[i][v];
 }
 
-// The same for any number of columns that is a multiple of 16. Rows are always ROWS: a last tile computes some that
+// The same for any number of columns that is a multiple of LANES. Rows are always ROWS: a last tile computes some that
 // nobody reads, from whatever lies in the operand's padding.
 template <class U>
 void multiply(const uint32_t* a, long a_row, long a_unit, const uint32_t* b, long b_row, long units, float* out,
               long out_row, long columns) {
     long n = 0;
-    for (; n + 4 * LANES <= columns; n += 4 * LANES)
-        multiply_tile<U, ROWS, 4>(a, a_row, a_unit, b + n, b_row, units, out + n, out_row);
+    for (; n + WIDE * LANES <= columns; n += WIDE * LANES)
+        multiply_tile<U, ROWS, WIDE>(a, a_row, a_unit, b + n, b_row, units, out + n, out_row);
     for (; n < columns; n += LANES)
         multiply_tile<U, ROWS, 1>(a, a_row, a_unit, b + n, b_row, units, out + n, out_row);
 }
