@@ -20,6 +20,7 @@ from bert_operator.api.parsing.validation import advise, null_remarks, parse_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.finetuning import OWN_TABLES
 from bert_operator.api.small_job import SmallJobTarget, fetch_command, missing_task_files, shrink
+from bert_operator.cluster.admission_policy import render_admission_policy
 from bert_operator.cluster.mismatches import find_mismatches
 from bert_operator.cluster.render_command import (
     NO_UID,
@@ -48,9 +49,14 @@ Ctrl-C stops with a checkpoint, a second Ctrl-C at once. Exit codes: 0 succeeded
 """
 
 
-_SETTINGS_HELP = """\
-the operator's settings as YAML, or the ConfigMap that holds them, whose profiles complete the job (kubectl -n
-bert-operator get configmap bert-operator-settings -o yaml)"""
+_POLICY_HELP = """\
+Print a ValidatingAdmissionPolicy, with its binding, for kubectl apply -f -: what the settings' limits and privileges
+forbid a single job is then refused when it is applied. Profiles, and sums over a namespace, remain the operator's.
+Print it again when the settings change."""
+_SETTINGS_FILE_HELP = """\
+the operator's settings as YAML, or the ConfigMap that holds them (kubectl -n bert-operator get configmap
+bert-operator-settings -o yaml)"""
+_SETTINGS_HELP = f"{_SETTINGS_FILE_HELP}, whose profiles complete the job"
 _SMALL_HELP = """\
 the same job at laptop size: every stage in seconds, a tiny model, two ranks at most, no devices, a name and an output
 folder of its own; what is changed is printed"""
@@ -120,6 +126,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_small(local)
     _add_check(commands)
     _add_render(commands)
+    policy = commands.add_parser(
+        "admission-policy",
+        help="print a policy that holds jobs against the operator's settings at kubectl apply",
+        description=_POLICY_HELP,
+    )
+    policy.set_defaults(command=_admission_policy)
+    policy.add_argument("--settings", type=Path, metavar="FILE", required=True, help=_SETTINGS_FILE_HELP)
     run = commands.add_parser("run", help="run the operator: watch BertPretrainJobs in a cluster and reconcile them")
     run.set_defaults(command=_run)
     run.add_argument("--settings", type=Path, metavar="FILE", help="the operator's settings as YAML; default: none")
@@ -279,6 +292,12 @@ def _render(arguments: argparse.Namespace) -> int:
     folder = str(Path(job.spec.output.path).expanduser().absolute())
     config = render_run_config(job, uid=NO_UID, ranks=job.spec.ranks, hosts=job.spec.workers, output_folder=folder)
     _print(json.dumps(config, indent=2))
+    return EXIT_SUCCEEDED
+
+
+def _admission_policy(arguments: argparse.Namespace) -> int:
+    for document in render_admission_policy(load_settings(arguments.settings)):
+        _print(f"---\n{write_job(document)}")
     return EXIT_SUCCEEDED
 
 

@@ -1,6 +1,6 @@
-"""The example of an admission policy refuses what it bounds with path, value and next step, and lets all else through.
+"""The admission policy that is made of settings refuses what they forbid with path, value and next step, and no more.
 
-Every case is told twice: to the API server under the policy, and to the operator under settings with the same values.
+Every case is told twice: to the API server under the policy, and to the operator under the settings.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from bert_operator.cluster.admission_policy import render_admission_policy
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.errors import InvalidJob
 from cluster_api import Answer, Api, wait_until
 from cluster_jobs import CLAIM
-from control_plane import ControlPlane, load_documents, namespace_of
+from control_plane import ControlPlane, namespace_of
 from image_prefixes import BELOW, DIGEST, NOT_BELOW
 from job_changes import Change, both, drop, only, put
-from operator_process import MANIFESTS
 from sample_job import PHASE1, sample_document
 
 Json = dict[str, Any]
@@ -42,7 +42,7 @@ SETTINGS = Settings.model_validate(
             "ranksPerNamespace": 512,
             "gpusPerNamespace": 64,
         },
-        "profiles": {"azure-infiniband": {}},
+        "profiles": {"azure-infiniband": {"resources": {"rdma": {"resourceName": "example.com/hca"}}}},
         "profileNamespaces": {"azure-infiniband": ["bert"]},
     }
 )
@@ -152,7 +152,25 @@ REFUSED: dict[str, tuple[Change, str]] = {
         put("worker", value={"resources": {"accelerator": {"resourceName": "example.com/fuse"}}}),
         "got example.com/fuse",
     ),
-    "a network device": (put("resources", value={"rdma": {"resourceName": "rdma/hca"}}), "got rdma/hca"),
+    "a network device": (put("resources", value={"rdma": {"resourceName": "rdma/hca"}}), "a network device"),
+    "a network device of workers": (
+        put("worker", value={"resources": {"rdma": {"resourceName": "rdma/hca"}}}),
+        "a network device",
+    ),
+    "a network device as an accelerator": (
+        put("resources", value={"accelerator": {"resourceName": "rdma/hca"}}),
+        "a network device",
+    ),
+    "a profile's network device as an accelerator": (
+        put("resources", value={"accelerator": {"resourceName": "example.com/hca"}}),
+        "a network device",
+    ),
+    "locked memory": (put("network", value={"lockMemory": True}), "network.lockMemory"),
+    "the node's network": (put("network", value={"hostNetwork": True}), "spec.network.hostNetwork: got true"),
+    "a folder of the node": (
+        put("volumes", value=[{"name": "v", "source": {"hostPath": {"path": "/data"}, "mountPath": "/mnt/x"}}]),
+        "hostPath of a volume",
+    ),
     "another server": (
         put("output", value={"path": "x", "volume": nfs_of("/exports/bert", server="nfs.example.com.evil")}),
         "nfs of a volume: got nfs.example.com.evil:/exports/bert",
@@ -226,8 +244,8 @@ def try_to_create(api: Api, change: Change, namespace: str = NAMESPACE) -> Answe
     return api.create(document_of(change, namespace), namespace, dry_run=True)
 
 
-def is_valid(change: Change, settings: Settings = SETTINGS) -> bool:
-    document = document_of(change, NAMESPACE)
+def is_valid(change: Change, settings: Settings, namespace: str = NAMESPACE) -> bool:
+    document = document_of(change, namespace)
     document["metadata"]["uid"] = "u"
     try:
         read_cluster_job(document, settings)
@@ -239,20 +257,25 @@ def is_valid(change: Change, settings: Settings = SETTINGS) -> bool:
 OWN_IMAGE = "own.example/trainer:1"
 PREFIXES = {prefix: f"prefix-{number}" for number, prefix in enumerate(dict(BELOW + NOT_BELOW))}
 """And a namespace for each."""
+PREFIXED = Settings.model_validate(
+    {
+        "trainerImage": OWN_IMAGE,
+        "allowLockMemory": True,
+        "limits": {
+            "resourceClaims": ["one-gpu", "shared"],
+            "nfsExports": ["fd00::1", "nfs.example.com:/"],
+            "extendedResources": [],
+            "namespaces": {namespace: {"images": [prefix]} for prefix, namespace in PREFIXES.items()},
+        },
+    }
+)
 
 
 @pytest.fixture(scope="module")
 def prefixed(control_plane: ControlPlane) -> Iterator[Api]:
     """The administrator's client; in each of some namespaces the policy allows images below another prefix."""
     api = control_plane.api
-    policy, binding = load_documents(MANIFESTS / "components/admission-policy/job-limits.yaml")
-    values = {variable["name"]: variable for variable in policy["spec"]["variables"]}
-    by_namespace = ", ".join(f"'{namespace}': ['{prefix}']" for prefix, namespace in PREFIXES.items())
-    values["images"]["expression"] = f"{{{by_namespace}}}[object.metadata.namespace]"
-    values["trainerImage"]["expression"] = f"'{OWN_IMAGE}'"
-    values["resourceClaims"]["expression"] = "['one-gpu', 'shared']"
-    values["nfsExports"]["expression"] = "['fd00::1', 'nfs.example.com:/']"
-    values["extendedResources"]["expression"] = "[]"
+    policy, binding = render_admission_policy(PREFIXED)
     policy["metadata"]["name"] = binding["metadata"]["name"] = binding["spec"]["policyName"] = "prefixed"
     names = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(PREFIXES.values())}
     binding["spec"]["matchResources"] = {"namespaceSelector": {"matchExpressions": [names]}}
@@ -275,10 +298,9 @@ def prefixed(control_plane: ControlPlane) -> Iterator[Api]:
     + [("docker.io/foo", OWN_IMAGE, True), ("docker.io/foo", "own.example/trainer:2", False)],
 )
 def test_names_of_images_are_read_by_both_alike(prefixed: Api, prefix: str, image: str, is_let: bool) -> None:
-    settings = Settings.model_validate({"limits": {"images": [prefix]}, "trainerImage": OWN_IMAGE})
-    change = put("image", value=image)
-    answer = try_to_create(prefixed, change, PREFIXES[prefix])
-    assert (answer.status == 201, is_valid(change, settings)) == (is_let, is_let), answer.message
+    change, namespace = put("image", value=image), PREFIXES[prefix]
+    answer = try_to_create(prefixed, change, namespace)
+    assert (answer.status == 201, is_valid(change, PREFIXED, namespace)) == (is_let, is_let), answer.message
 
 
 BY_CLAIM = {"accelerator": {"resourceClaim": "gpu"}, "resourceClaims": [CLAIMED]}
@@ -291,6 +313,7 @@ BY_CLAIM = {"accelerator": {"resourceClaim": "gpu"}, "resourceClaims": [CLAIMED]
         (put("resources", value={"resourceClaims": [{"name": "one-gpu", "resourceClaimName": "shared"}]}), True),
         (put("resources", value={"resourceClaims": [{"name": "shared", "resourceClaimName": "own"}]}), False),
         (put("resources", value={"accelerator": {}}), False),
+        (put("network", value={"lockMemory": True}), True),
         (put("volumes", value=[{"name": "v", "source": nfs_of("/a/../b", server="fd00::1")}]), True),
         (put("volumes", value=[{"name": "v", "source": nfs_of("/a", server="fd00::11")}]), False),
         (put("volumes", value=[{"name": "v", "source": nfs_of("//a")}]), True),
@@ -298,22 +321,16 @@ BY_CLAIM = {"accelerator": {"resourceClaim": "gpu"}, "resourceClaims": [CLAIMED]
     ],
 )
 def test_claims_devices_and_servers_are_read_by_both_alike(prefixed: Api, change: Change, is_let: bool) -> None:
-    limits = {
-        "nfsExports": ["fd00::1", "nfs.example.com:/"],
-        "extendedResources": [],
-        "resourceClaims": ["one-gpu", "shared"],
-    }
-    answer = try_to_create(prefixed, change, PREFIXES["docker.io/foo"])
-    assert (answer.status == 201, is_valid(change, Settings.model_validate({"limits": limits}))) == (is_let, is_let), (
-        answer.message
-    )
+    namespace = PREFIXES["docker.io/foo"]
+    answer = try_to_create(prefixed, change, namespace)
+    assert (answer.status == 201, is_valid(change, PREFIXED, namespace)) == (is_let, is_let), answer.message
 
 
 @pytest.fixture(scope="module")
 def limited(control_plane: ControlPlane) -> Iterator[Api]:
-    """The administrator's client; in one namespace jobs are held against the policy as it is shipped."""
+    """The administrator's client; in one namespace jobs are held against the policy."""
     api = control_plane.api
-    policy, binding = load_documents(MANIFESTS / "components/admission-policy/job-limits.yaml")
+    policy, binding = render_admission_policy(SETTINGS)
     # The server is shared with other tests.
     only_here = {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
     binding["spec"]["matchResources"] = {"namespaceSelector": only_here}
@@ -332,7 +349,7 @@ def limited(control_plane: ControlPlane) -> Iterator[Api]:
 @pytest.mark.parametrize("change", LET.values(), ids=LET)
 def test_what_is_within_the_bounds_is_let_through(limited: Api, change: Change) -> None:
     try_to_create(limited, change).expect(201)
-    assert is_valid(change)
+    assert is_valid(change, SETTINGS)
 
 
 @pytest.mark.parametrize(("change", "words"), REFUSED.values(), ids=REFUSED)
@@ -340,7 +357,7 @@ def test_what_is_beyond_them_is_refused_by_both(limited: Api, change: Change, wo
     answer = try_to_create(limited, change)
     assert (answer.status, words in answer.message, "; next: " in answer.message) == (422, True, True), answer.message
     assert "allowed: " in answer.message
-    assert not is_valid(change)
+    assert not is_valid(change, SETTINGS)
     try_to_create(limited, change, OTHER).expect(201)
 
 

@@ -19,6 +19,7 @@ from bert_operator.state.runs import list_runs, run_placement
 
 Document = dict[str, Any]
 
+ALLOWS_NONE = "none of a job's own"
 _EVERY_TAINT = "every taint"
 _RESOURCES = ("resources", "worker.resources", "launcher.resources")
 _WITH_ALL_BELOW = ("images", "nfs_exports")
@@ -149,7 +150,7 @@ def _problem(asked: Asked, bounds: Bounds, got: str) -> Problem:
         case "gpus_per_namespace":
             words = f"resources.accelerator, which can be counted ({setting} is set), or a claim of a profile"
         case _:
-            words = ", ".join(allowed) or "none of a job's own"
+            words = ", ".join(allowed) or ALLOWS_NONE
             words += ", and all below these" if asked.bound in _WITH_ALL_BELOW and allowed else ""
     return Problem(path=asked.path, got=got, allowed=words, next_step=f"remove it or name an allowed one, or {change}")
 

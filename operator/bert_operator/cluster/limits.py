@@ -111,11 +111,13 @@ class Limits(Bounds):
 
     def of(self, namespace: str) -> Bounds:
         """Return the limits of a namespace. Its own pods are always exempt from ``affinity_namespaces``."""
+        bounds = self.bounds_of(namespace)
+        foreign = bounds.affinity_namespaces
+        return bounds if foreign is None else bounds.model_copy(update={"affinity_namespaces": (namespace, *foreign)})
+
+    def bounds_of(self, namespace: str) -> Bounds:
+        """Return what the settings say for a namespace: its overrides, and for the rest what holds for all."""
         own = self.namespaces.get(namespace)
-        if own is None and self.affinity_namespaces is None:
+        if own is None:
             return self
-        found: dict[str, Any] = {} if own is None else {name: getattr(own, name) for name in own.model_fields_set}
-        foreign = found.get("affinity_namespaces", self.affinity_namespaces)
-        if foreign is not None:
-            found["affinity_namespaces"] = (namespace, *foreign)
-        return self.model_copy(update=found)
+        return self.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})

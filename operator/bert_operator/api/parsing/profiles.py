@@ -45,7 +45,7 @@ SECTIONS_WITH_VOLUME = ("dataset", "output")
 
 _BY_NAME = ("env", "volumes")
 """Lists whose entries are merged by name; any other list of the job replaces that of the profile."""
-_NETWORK_DEVICES = "rdma/"
+NETWORK_DEVICE_PREFIX = "rdma/"
 """How the resources of the RDMA device plugins begin."""
 _WHOLE = frozenset({"affinity", "matchLabels", "nodeSelector", "topology"})
 """Maps and sections that a job replaces as a whole: merged, they would select other nodes than either."""
@@ -258,7 +258,7 @@ def find_privileges(spec: Document, network_devices: Collection[str] = ()) -> It
             yield f"spec.{path}.rdma", section["rdma"].get("resourceName")
         accelerator = (section.get("accelerator") or {}) if isinstance(section, dict) else {}
         device = accelerator.get("resourceName")
-        if device and (device.startswith(_NETWORK_DEVICES) or device in network_devices):
+        if device and (device.startswith(NETWORK_DEVICE_PREFIX) or device in network_devices):
             # Asked for as an accelerator, the device is the same.
             yield f"spec.{path}.accelerator", device
     for part, name in (

@@ -1,0 +1,117 @@
+"""The ValidatingAdmissionPolicy that holds jobs against the operator's settings already at ``kubectl apply``.
+
+Made of a template, admission-policy.yaml. What jobs may ask for are the settings' limits and privileges; what an absent
+field is taken for is the schema's default. Each limit is a CEL variable that depends on the job's namespace.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+from ruamel.yaml import YAML
+
+from bert_operator.api.parsing.profiles import NETWORK_DEVICE_PREFIX
+from bert_operator.api.schema.bert_pretrain_job import JobSpec, RunPolicy
+from bert_operator.api.schema.cluster import DEFAULT_ACCELERATOR
+from bert_operator.cluster.limit_rules import ALLOWS_NONE
+from bert_operator.cluster.limits import Bounds, Limits
+from bert_operator.cluster.settings import Settings
+from bert_operator.cluster.settings_rules import network_devices
+
+Document = dict[str, Any]
+
+TEMPLATE = Path(__file__).with_name("admission-policy.yaml")
+NUMBERS = frozenset({"stop_grace_seconds", "ranks_per_namespace", "gpus_per_namespace"})
+"""Limits that are the most that a job may ask for; all others list what it may name."""
+_NO_LIMIT = 2**63 - 1
+
+
+def render_admission_policy(settings: Settings) -> list[Document]:
+    """Return the policy and its binding, which is for all namespaces."""
+    policy, binding = YAML(typ="safe", pure=True).load_all(TEMPLATE.read_text())
+    found: list[Document] = _fill([policy, binding], _values(settings))
+    found[0]["spec"]["variables"] = [*_limit_variables(settings.limits), *found[0]["spec"]["variables"]]
+    return found
+
+
+def _values(settings: Settings) -> dict[str, str]:
+    """Return what stands for each @@word of the template, as CEL."""
+    namespaces = {name: list(allowed) for name, allowed in settings.profile_namespaces.items()}
+    return {
+        "trainerImage": _literal(settings.trainer_image),
+        "profileNamespaces": _literal(namespaces),
+        "networkDevices": _literal(sorted(network_devices(settings))),
+        "networkDevicePrefix": _literal(NETWORK_DEVICE_PREFIX),
+        "allowHostPath": _literal(settings.allow_host_path),
+        "allowHostNetwork": _literal(settings.allow_host_network),
+        "allowLockMemory": _literal(settings.allow_lock_memory),
+        "defaultWorkers": _literal(JobSpec.model_fields["workers"].default),
+        "defaultSlotsPerWorker": _literal(JobSpec.model_fields["slots_per_worker"].default),
+        "defaultStopGraceSeconds": _literal(RunPolicy.model_fields["stop_grace_seconds"].default),
+        "defaultAccelerator": _literal(DEFAULT_ACCELERATOR),
+    }
+
+
+def _limit_variables(limits: Limits) -> Iterator[Document]:
+    for name in Bounds.model_fields:
+        variable = to_camel(name)
+        if name in NUMBERS:
+            yield _variable(variable, limits, partial(_most, name))
+            continue
+        yield _variable(variable, limits, partial(_listed, name))
+        yield _variable(f"any{variable[0].upper()}{variable[1:]}", limits, partial(_is_any, name))
+        yield _variable(f"{variable}Allowed", limits, partial(_in_words, name))
+
+
+def _variable(name: str, limits: Limits, value_of: Callable[[Bounds], Any]) -> Document:
+    """Return a variable whose value depends on the job's namespace where the limits do."""
+    general = value_of(limits)
+    own = {namespace: value_of(limits.bounds_of(namespace)) for namespace in limits.namespaces}
+    differing = {namespace: value for namespace, value in own.items() if value != general}
+    expression = _literal(general)
+    if differing:
+        expression = f"{_literal(differing)}[?object.metadata.namespace].orValue({expression})"
+    return {"name": name, "expression": expression}
+
+
+def _allowed(name: str, bounds: Bounds) -> tuple[str, ...] | None:
+    if name == "resource_claims" and bounds.gpus_per_namespace is not None:
+        return ()  # how many GPUs a claim brings is not known
+    allowed: tuple[str, ...] | None = getattr(bounds, name)
+    return allowed
+
+
+def _listed(name: str, bounds: Bounds) -> list[str]:
+    return [*(_allowed(name, bounds) or ())]
+
+
+def _is_any(name: str, bounds: Bounds) -> bool:
+    return _allowed(name, bounds) is None
+
+
+def _in_words(name: str, bounds: Bounds) -> str:
+    return ", ".join(_listed(name, bounds)) or ALLOWS_NONE
+
+
+def _most(name: str, bounds: Bounds) -> int:
+    most: int | None = getattr(bounds, name)
+    return _NO_LIMIT if most is None else most
+
+
+def _fill(part: Any, values: Mapping[str, str]) -> Any:
+    if isinstance(part, dict):
+        return {key: _fill(value, values) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_fill(value, values) for value in part]
+    return re.sub(r"@@(\w+)", lambda match: values[match[1]], part) if isinstance(part, str) else part
+
+
+def _literal(value: Any) -> str:
+    """Return a value as CEL, whose literals are those of JSON but for surrogates."""
+    return json.dumps(value, ensure_ascii=False)
