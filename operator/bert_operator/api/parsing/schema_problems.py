@@ -1,7 +1,6 @@
 """Turns pydantic's errors about a job into problems for people, with allowed values taken from the schema.
 
-It also repairs a document far enough that rules between the other fields can still be checked, so that a
-person sees all mistakes at once. What is valid is decided by pydantic alone.
+What is valid is decided by pydantic alone.
 """
 
 from __future__ import annotations
@@ -78,48 +77,32 @@ _FOREIGN_NAMES = MappingProxyType(
 )
 
 
-def own_errors(error: ValidationError) -> list[ErrorDetails]:
-    """Return pydantic's errors without those that follow from others: lists too short without their wrong entries."""
-    return [item for item in error.errors() if not _is_long_enough(item)]
+def problems_of(error: ValidationError) -> list[Problem]:
+    """Turn pydantic's errors into problems, in the order of the document's fields; one for each path."""
+    problems: dict[Path, Problem] = {}
+    for item in error.errors():
+        if not _is_long_enough(item):
+            problems.setdefault(_path_of(item), _problem(item))
+    return list(problems.values())
 
 
 def _is_long_enough(error: ErrorDetails) -> bool:
+    """Tell whether a list is too short only without its wrong entries, which have errors of their own."""
     got = error["input"]
     return error["type"] == "too_short" and isinstance(got, list | tuple) and len(got) >= error["ctx"]["min_length"]
 
 
-def problems_from(errors: Iterable[ErrorDetails]) -> list[Problem]:
-    """Turn pydantic's errors into problems, in the order of the document's fields; one for each path."""
-    problems: dict[Path, Problem] = {}
-    for error in errors:
-        problems.setdefault(_path_of(error), _problem(error))
-    return list(problems.values())
-
-
-def repair(document: dict[str, Any], errors: Iterable[ErrorDetails]) -> tuple[dict[str, Any], set[Path]]:
-    """Return a copy without the offending entries, and the paths that are no longer the user's.
-
-    Required fields get the smallest value that the schema allows; rules that read them must not be run.
-    """
+def drop_unknown(document: dict[str, Any], errors: Iterable[ErrorDetails]) -> dict[str, Any]:
+    """Return a copy without the fields that these errors call unknown."""
     # The caller goes on with its own document, nested objects included.
-    repaired = copy.deepcopy(document)
-    broken: set[Path] = set()
+    kept = copy.deepcopy(document)
     for error in errors:
-        path = _path_of(error)
-        broken.add(path)
-        parent = _parent(repaired, path)
-        if parent is None or not path:
-            continue
-        key = path[-1]
-        unknown = error["type"] == "extra_forbidden"
-        # An entry is replaced and not removed: paths of the errors after it count its position.
-        if isinstance(parent, list) and isinstance(key, int):
-            parent[key] = _example(_node(path))
-        elif isinstance(parent, dict):
-            parent.pop(str(key), None)
-            if not unknown and key in _subschema(path[:-1]).get("required", ()):
-                parent[str(key)] = _example(_node(path))
-    return repaired, broken
+        *way, name = error["loc"]
+        section: Any = kept
+        for part in way:
+            section = section[part]
+        del section[name]
+    return kept
 
 
 def _path_of(error: ErrorDetails) -> Path:
@@ -291,30 +274,6 @@ def _number(limit: float) -> str:
     return str(limit) if isinstance(limit, int) else f"{limit:.15g}"
 
 
-def _example(node: Node | None) -> Any:
-    """Return the smallest value that is allowed."""
-    if node is None:
-        return "placeholder"
-    schema = node.choices[0].schema
-    if "const" in schema:
-        return schema["const"]
-    if "enum" in schema:
-        return schema["enum"][0]
-    match schema.get("type"):
-        case "integer":
-            return schema.get("minimum", 0)
-        case "number":
-            # Between the limits whether these are exclusive or not; every number here has its lower one at 0.
-            return schema.get("maximum", 1.0) / 2
-        case "boolean":
-            return False
-        case "array":
-            return [_example(node.entries) for _ in range(schema.get("minItems", 0))]
-        case "object":
-            return {name: _example(node.fields[name]) for name in schema.get("required", ())}
-    return "placeholder"
-
-
 def _node(path: Path) -> Node | None:
     """Return what may stand at a path; None where the path leaves the schema."""
     node: Node | None = job_node()
@@ -336,14 +295,3 @@ def _homes() -> Mapping[str, list[str]]:
     for section, name in job_node().fields["spec"].walk("spec"):
         homes.setdefault(name, []).append(section)
     return homes
-
-
-def _parent(document: Any, path: Path) -> Any:
-    """Return the container of the last part of a path, or None where the document has no such place."""
-    for part in path[:-1]:
-        try:
-            document = document[part]
-        except (KeyError, IndexError, TypeError):
-            # An earlier error has taken the container away, or it is of another type.
-            return None
-    return document

@@ -11,27 +11,23 @@ from bert_operator.api.parsing import schema_problems
 from bert_operator.api.parsing.json_values import find_nulls, normalise
 from bert_operator.api.rules import all_rules, size_bound
 from bert_operator.api.rules.environment_rules import environment_remarks
-from bert_operator.api.rules.valid_parts import ValidParts
 from bert_operator.api.schema import optimizers, recipes
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.errors import InvalidJob, Path, Problem, render_path, render_value
-
-# A section that was repaired can show further mistakes, which pydantic did not get to before.
-_MAX_REPAIRS = 8
+from bert_operator.errors import InvalidJob, render_path, render_value
 
 
 def parse_job(document: dict[str, Any]) -> BertPretrainJob:
     """Read a job from a YAML file or from the API server; its ``status`` is ignored.
 
     Raises:
-        InvalidJob: with all problems at once: unknown and missing fields, wrong values, and combinations of the other
-            fields that cannot work.
+        InvalidJob: with all problems of single fields at once (unknown, missing, wrong values); where there are none,
+            with all combinations of fields that cannot work.
     """
     document = {key: value for key, value in document.items() if key != "status"}
     try:
         job = _validate(document)
     except ValidationError as error:
-        raise InvalidJob(_all_problems(document, error)) from None
+        raise InvalidJob(schema_problems.problems_of(error)) from None
     check_rules(job)
     # Last, and alone: the size of a job is measured by a schema that it has to follow.
     if problems := size_bound.size_problems(document):
@@ -50,21 +46,17 @@ def parse_started_job(document: dict[str, Any], *, by_rules: bool = True) -> Ber
         InvalidJob: with all other problems. The size is not checked: what has started is not too large.
     """
     document = {key: value for key, value in document.items() if key != "status"}
-    for _ in range(_MAX_REPAIRS):
+    try:
+        job = _validate(document)
+    except ValidationError as error:
+        unknown = [item for item in error.errors() if item["type"] == "extra_forbidden"]
         try:
-            job = _validate(document)
-        except ValidationError as error:
-            # Other mistakes beside unknown fields are found in a later round, once these are gone.
-            unknown = [item for item in error.errors() if item["type"] == "extra_forbidden"]
-            if not unknown:
-                raise InvalidJob(_all_problems(document, error)) from None
-            document, _ = schema_problems.repair(document, unknown)
-        else:
-            if by_rules:
-                check_rules(job)
-            return job
-    # Still unknown fields after so many rounds: report them.
-    return parse_job(document)
+            job = _validate(schema_problems.drop_unknown(document, unknown))
+        except ValidationError as other:
+            raise InvalidJob(schema_problems.problems_of(other)) from None
+    if by_rules:
+        check_rules(job)
+    return job
 
 
 def check_rules(job: BertPretrainJob) -> None:
@@ -73,7 +65,7 @@ def check_rules(job: BertPretrainJob) -> None:
     Raises:
         InvalidJob: with all problems at once.
     """
-    if problems := list(all_rules.find_problems(job, ValidParts())):
+    if problems := list(all_rules.find_problems(job)):
         raise InvalidJob(problems)
 
 
@@ -114,28 +106,3 @@ def advise(job: BertPretrainJob) -> list[str]:
 
 def _validate(document: dict[str, Any]) -> BertPretrainJob:
     return BertPretrainJob.model_validate(normalise(document))
-
-
-def _all_problems(document: dict[str, Any], first: ValidationError) -> list[Problem]:
-    """Return problems of single fields, then those that the rules find in what is left."""
-    errors = schema_problems.own_errors(first)
-    problems = schema_problems.problems_from(errors)
-    broken: set[Path] = set()
-    for _ in range(_MAX_REPAIRS):
-        document, paths = schema_problems.repair(document, errors)
-        broken |= paths
-        try:
-            job = _validate(document)
-        except ValidationError as error:
-            errors = schema_problems.own_errors(error)
-        else:
-            # Without a job nothing between fields can be checked; with one, what stands in for the user's values is not
-            # the user's mistake.
-            found = all_rules.find_problems(job, ValidParts.of(broken))
-            return [*problems, *(problem for problem in found if not _is_about(problem, broken))]
-    return problems
-
-
-def _is_about(problem: Problem, broken: set[Path]) -> bool:
-    """Tell whether a problem is one of values that were put in place of the user's."""
-    return any(f"{problem.path}.".startswith((f"{render_path(path)}.", f"{render_path(path)}[")) for path in broken)

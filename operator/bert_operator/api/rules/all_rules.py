@@ -10,23 +10,30 @@ from bert_operator.api.rules.environment_rules import ENVIRONMENT_RULES
 from bert_operator.api.rules.finetune_rules import FINETUNE_JOB_RULES, FINETUNE_STAGE_RULES
 from bert_operator.api.rules.job_rules import JOB_RULES
 from bert_operator.api.rules.pod_rules import POD_RULES
-from bert_operator.api.rules.rule import Rule
 from bert_operator.api.rules.section_rules import SECTION_RULES, section_problems
 from bert_operator.api.rules.stage_rules import STAGE_RULES, StageView
-from bert_operator.api.rules.valid_parts import ValidParts
 from bert_operator.api.rules.volume_rules import VOLUME_RULES
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
-from bert_operator.errors import Path, Problem
+from bert_operator.errors import Problem
 
 _OF_JOBS = (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES, *ENVIRONMENT_RULES, *VOLUME_RULES)
 _OF_STAGES = (*STAGE_RULES, *FINETUNE_STAGE_RULES)
 
 
-def find_problems(job: BertPretrainJob, valid_parts: ValidParts) -> Iterator[Problem]:
-    """Yield violations of the rules between fields, for the fields that the user wrote."""
-    yield from section_problems(job, valid_parts)
-    yield from _job_problems(job, valid_parts)
-    yield from _stage_problems(job, valid_parts)
+def find_problems(job: BertPretrainJob) -> Iterator[Problem]:
+    """Yield violations of the rules between fields, of a job whose fields are valid."""
+    yield from section_problems(job)
+    for rule in _OF_JOBS:
+        for found in rule.check(job.spec):
+            yield rule.problem(found, "spec")
+    trained = None
+    for number, stage in enumerate(job.spec.stages):
+        view = StageView(stage, job.spec, trained)
+        for stage_rule in _OF_STAGES:
+            for found in stage_rule.check(view):
+                yield stage_rule.problem(found, f"spec.stages[{number}]")
+        # After the rules: a stage takes lengths from the stages before it, not from itself.
+        trained = stage.pretrain or trained
 
 
 def cel_rules(section: str) -> Iterator[CelRule]:
@@ -39,36 +46,3 @@ def cel_rules(section: str) -> Iterator[CelRule]:
     for kind, section_rules in SECTION_RULES.items():
         for section_rule in section_rules if kind.__name__ == section else ():
             yield from section_rule.to_cel()
-
-
-def _job_problems(job: BertPretrainJob, valid_parts: ValidParts) -> Iterator[Problem]:
-    # A misspelled kind is dropped by the repair: rules about the order of stages would judge a job that nobody wrote.
-    kinds_are_known = valid_parts.is_there(("stages",)) and all(
-        valid_parts.has_its_fields(("stages", number)) for number in range(len(job.spec.stages))
-    )
-    is_complete = valid_parts.is_complete
-    for rule in _OF_JOBS:
-        is_sound = is_complete or all(valid_parts.is_whole(path) for path in rule.reads)
-        if is_sound and (kinds_are_known or not rule.reads_kinds):
-            for found in rule.check(job.spec):
-                yield rule.problem(found, "spec")
-
-
-def _stage_problems(job: BertPretrainJob, valid_parts: ValidParts) -> Iterator[Problem]:
-    trained, is_complete = None, valid_parts.is_complete
-    for number, stage in enumerate(job.spec.stages):
-        here: Path = ("stages", number)
-        view = StageView(stage, job.spec, trained)
-        for rule in _OF_STAGES:
-            if is_complete or _is_sound(rule, here, valid_parts):
-                for found in rule.check(view):
-                    yield rule.problem(found, f"spec.stages[{number}]")
-        # After the rules: a stage takes lengths from the stages before it, not from itself.
-        trained = stage.pretrain or trained
-
-
-def _is_sound(rule: Rule[StageView], here: Path, valid_parts: ValidParts) -> bool:
-    """Return whether a rule over the stage at a path reads nothing but what is the user's own."""
-    reads = [*((*here, *path) for path in rule.reads), *rule.reads_job]
-    knows_kind = valid_parts.has_its_fields(here) if rule.reads_kinds else valid_parts.is_there(here)
-    return knows_kind and all(valid_parts.is_whole(path) for path in reads)

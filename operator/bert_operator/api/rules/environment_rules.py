@@ -99,7 +99,6 @@ def _named(name: str, value: str) -> str:
     # Not for the API server: a profile may hold either of the two.
     allowed="what the field says that decides it",
     next_step="leave the variable out",
-    reads=(("env",), ("cpu",), ("proxy",), ("runPolicy",)),
 )
 def variables_repeat_their_fields(spec: JobSpec) -> Iterator[Violation]:
     """Refuse a variable with another value than its field's: coresPerRank: 28 beside one thread binds 27 idle cores."""
@@ -121,7 +120,6 @@ def variables_repeat_their_fields(spec: JobSpec) -> Iterator[Violation]:
     # Not for the API server: a profile may hold variables, and the launcher's are too many for its budget.
     allowed="no value: the launcher gives every rank its own",
     next_step="leave it out; workers, slotsPerWorker and cpu.ranksPerNode decide how many ranks there are",
-    reads=(("env",), ("workspace",)),
 )
 def ranks_are_numbered_by_the_launcher(spec: JobSpec) -> Iterator[Violation]:
     """Refuse one number, or one meeting point, for all ranks."""
@@ -134,7 +132,6 @@ def ranks_are_numbered_by_the_launcher(spec: JobSpec) -> Iterator[Violation]:
     # Not for the API server: a profile may hold variables, and pinning.
     allowed="none or off: ranks bind themselves as cpu.pinning says, and the launcher switches MPI's own binding off",
     next_step="leave it out, and write cpu.pinning: core, socket or numa",
-    reads=(("env",),),
 )
 def ranks_are_bound_by_one(spec: JobSpec) -> Iterator[Violation]:
     """Refuse to have MPI bind ranks: its command line switches that off, and the value would be lost."""
@@ -156,7 +153,6 @@ def _names_cores(name: str, value: str) -> bool:
     # Not for the API server: a profile may hold variables, pinning and the number of ranks.
     allowed="no numbers of processors: they would be the same for every rank of a worker",
     next_step="leave it out, and write cpu.pinning: core, socket or numa",
-    reads=(("env",), ("cpu",), ("slotsPerWorker",)),
 )
 def ranks_have_cores_of_their_own(spec: JobSpec) -> Iterator[Violation]:
     """Refuse the same processors for several ranks, or for ranks that are bound to others."""
@@ -171,7 +167,6 @@ def ranks_have_cores_of_their_own(spec: JobSpec) -> Iterator[Violation]:
     # Not for the API server: a profile may hold variables, devices and the number of ranks.
     allowed="as many devices as a worker has ranks",
     next_step="leave it out: a pod sees the devices that it has asked for, and no others",
-    reads=(("env",), ("resources",), ("worker",), ("cpu",), ("slotsPerWorker",)),
 )
 def ranks_see_their_devices(spec: JobSpec) -> Iterator[Violation]:
     """Refuse to hide devices that ranks have been given."""

@@ -71,7 +71,6 @@ def _come_before_tasks(stages: str) -> str:
     Cel(JobSpec, _come_before_tasks("!has(stage.export)"), "stages"),
     allowed="finetune and export stages alone after a finetune stage, whose model has the head of its task",
     next_step="move the stage before the first finetune stage",
-    reads_kinds=True,
 )
 def tasks_come_last(spec: JobSpec) -> Iterator[Violation]:
     """Refuse to pretrain a model that was fine-tuned, or to evaluate it as one that predicts masked tokens."""
@@ -88,7 +87,6 @@ def tasks_come_last(spec: JobSpec) -> Iterator[Violation]:
     Cel(JobSpec, _come_before_tasks("(has(stage.export) && stage.export.format == 'tensorflow')"), "stages"),
     allowed="huggingface or onnx after a finetune stage: TensorFlow 1 checkpoints have no names for heads of tasks",
     next_step="export in another format, or move the export before the finetune stages for the pretrained model",
-    reads=(("stages",),),
 )
 def export_fits_task(spec: JobSpec) -> Iterator[Violation]:
     """Refuse formats that cannot express a fine-tuned model."""
@@ -109,7 +107,6 @@ def export_fits_task(spec: JobSpec) -> Iterator[Violation]:
     ),
     allowed="pretrained where the job has a pretrain stage, or an initialCheckpoint whose weights are loaded",
     next_step="write spec.initialCheckpoint: {path: ...}, or startFrom: random if that is meant",
-    reads=(("stages",), ("initialCheckpoint",)),
 )
 def finetuning_has_weights(spec: JobSpec) -> Iterator[Violation]:
     """Refuse to fine-tune random weights unless the job says so: the result would be poor without a word."""
@@ -129,7 +126,6 @@ def finetuning_has_weights(spec: JobSpec) -> Iterator[Violation]:
     allowed=f"another name than {_TAKEN_NAME}: finetune/{_TAKEN_NAME} holds the weights that all finetune stages start "
     "from",
     next_step="name the stage after its task",
-    reads=(("name",),),
 )
 def name_is_free(view: StageView) -> Iterator[Violation]:
     """Refuse a stage name whose output folder is used for something else."""
@@ -149,8 +145,6 @@ def name_is_free(view: StageView) -> Iterator[Violation]:
     ),
     allowed="at most model.maxPositionEmbeddings",
     next_step="shorten the rows, or raise model.maxPositionEmbeddings",
-    reads=(("finetune", "sequenceLength"), _TASK),
-    reads_job=(("model", "maxPositionEmbeddings"), ("model", "configFile")),
 )
 def rows_fit_model(view: StageView) -> Iterator[Violation]:
     """Refuse rows longer than the model has positions for."""
@@ -173,8 +167,6 @@ def rows_fit_model(view: StageView) -> Iterator[Violation]:
     ),
     allowed="at least one row for each of workers x slotsPerWorker ranks that train one model",
     next_step="raise it, take fewer ranks, or write synchronizeGradients: false for a model on every rank",
-    reads=(_BATCH, ("finetune", "synchronizeGradients")),
-    reads_job=(("workers",), ("slotsPerWorker",)),
 )
 def rows_reach_every_rank(view: StageView) -> Iterator[Violation]:
     """Refuse a batch that leaves ranks without a row."""
@@ -188,7 +180,6 @@ def rows_reach_every_rank(view: StageView) -> Iterator[Violation]:
     Cel(FinetuneSpec, "!has(self.microBatchSize) || self.microBatchSize <= self.globalBatchSize", "microBatchSize"),
     allowed="at most globalBatchSize",
     next_step="globalBatchSize counts all ranks and passes; microBatchSize is one pass on one rank",
-    reads=(_BATCH, ("finetune", "microBatchSize")),
 )
 def pass_fits_batch(view: StageView) -> Iterator[Violation]:
     """Refuse a pass that is larger than the whole step: usually the two fields are mixed up."""
@@ -205,7 +196,6 @@ _METRICS = ", ".join(f"'{task}': {_words(metrics)}" for task, metrics in TASK_ME
     Cel(FinetuneSpec, f"!has(self.metric) || self.metric in {{{_METRICS}}}[self.task]", "metric"),
     allowed="a metric of the task, as the reference lists them",
     next_step="leave the field out for the first of them",
-    reads=(("finetune", "metric"), _TASK),
 )
 def metric_is_of_task(view: StageView) -> Iterator[Violation]:
     """Refuse a metric that the task does not measure."""
@@ -224,7 +214,6 @@ def metric_is_of_task(view: StageView) -> Iterator[Violation]:
     ),
     allowed="less than sequenceLength without [CLS] and two [SEP], so that a row has room for a context",
     next_step="lower it, or raise sequenceLength",
-    reads=(_TASK, ("finetune", "sequenceLength"), ("finetune", "maxQueryLength")),
 )
 def questions_leave_room(view: StageView) -> Iterator[Violation]:
     """Refuse a question length that may fill a whole row."""
@@ -245,7 +234,6 @@ def questions_leave_room(view: StageView) -> Iterator[Violation]:
     ),
     allowed="a folder with the official files, and nothing else",
     next_step="write data: {folder: ...}, or task: classification, regression or spans for files of your own",
-    reads=(_DATA, _TASK),
 )
 def official_files_are_in_a_folder(view: StageView) -> Iterator[Violation]:
     """Refuse tasks of GLUE and SQuAD without their files, or with others."""
@@ -265,7 +253,6 @@ def official_files_are_in_a_folder(view: StageView) -> Iterator[Violation]:
     ),
     allowed="train and validation, the files to train and to evaluate on, and no folder",
     next_step="name both files; hold some rows out if there is one file only",
-    reads=(_DATA, _TASK),
 )
 def own_table_has_files(view: StageView) -> Iterator[Violation]:
     """Refuse tables of one's own without a file to train on and one to evaluate on."""
@@ -288,7 +275,6 @@ def own_table_has_files(view: StageView) -> Iterator[Violation]:
     allowed="text and label for classification and regression, with textPair for pairs; question, context and answer "
     "for spans; id for all",
     next_step="name the columns as the first line of the files does",
-    reads=(_DATA, _TASK),
 )
 def columns_fit_task(view: StageView) -> Iterator[Violation]:
     """Refuse tables without the columns that a task reads, or with those of another."""
@@ -307,7 +293,6 @@ def columns_fit_task(view: StageView) -> Iterator[Violation]:
     Cel(FinetuneSpec, "!has(self.data.labels) || !(self.task in ['regression', 'spans'])", "data.labels"),
     allowed="only with task: classification",
     next_step="leave the field out",
-    reads=(_DATA, _TASK),
 )
 def labels_are_classes(view: StageView) -> Iterator[Violation]:
     """Refuse labels for a task without classes."""
@@ -322,7 +307,6 @@ def labels_are_classes(view: StageView) -> Iterator[Violation]:
     # has.
     allowed="labels that differ",
     next_step="remove the second one",
-    reads=(_DATA,),
 )
 def labels_differ(view: StageView) -> Iterator[Violation]:
     """Refuse duplicate class labels."""

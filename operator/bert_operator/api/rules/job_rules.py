@@ -55,7 +55,6 @@ _IS_DISTILBERT = (
     Cel(ModelSpec, f"has(self.configFile) || {_HAS_SIZES}"),
     allowed="a preset, or all of hiddenSize, numHiddenLayers, numAttentionHeads, intermediateSize, or configFile",
     next_step="add the missing sizes, or preset: tiny | base | large | distilbert",
-    reads=_SIZES,
 )
 def model_has_sizes(spec: JobSpec) -> Iterator[Violation]:
     """Refuse a model with a size that neither a preset nor the job sets."""
@@ -78,7 +77,6 @@ def model_has_sizes(spec: JobSpec) -> Iterator[Violation]:
     ),
     allowed="this alone, or the model by preset and sizes: the file says these, its activation and its dropout",
     next_step="leave the others out, or configFile; what should differ is changed in a copy of the file",
-    reads=tuple(("model", to_camel(name)) for name in ("config_file", *_IN_FILE, *_DEFAULTS_IN_FILE)),
 )
 def model_has_one_source(spec: JobSpec) -> Iterator[Violation]:
     """Refuse a model that is described both by a file and by fields."""
@@ -101,7 +99,6 @@ def model_has_one_source(spec: JobSpec) -> Iterator[Violation]:
     ),
     allowed="a divisor of hiddenSize",
     next_step="published models have hiddenSize = 64 x numAttentionHeads",
-    reads=_SIZES,
 )
 def heads_divide_hidden_size(spec: JobSpec) -> Iterator[Violation]:
     """Refuse heads of unequal width."""
@@ -120,7 +117,6 @@ def heads_divide_hidden_size(spec: JobSpec) -> Iterator[Violation]:
     Cel(ModelSpec, f"!({_IS_DISTILBERT} && has(self.objective) && self.objective == 'mlm+nsp')", "objective"),
     allowed="mlm, since distilbert has no pooler to predict a next sentence from",
     next_step="leave the field out, or choose architecture: bert",
-    reads=(("model", "preset"), ("model", "architecture"), ("model", "objective")),
 )
 def objective_fits_architecture(spec: JobSpec) -> Iterator[Violation]:
     """Refuse next-sentence prediction without a pooler."""
@@ -138,7 +134,6 @@ def objective_fits_architecture(spec: JobSpec) -> Iterator[Violation]:
     allowed=f"tensorflow for architecture: bert and layerNormEpsilon {_TENSORFLOW_EPSILON:g} alone, both built into "
     "the code that reads such checkpoints",
     next_step="export in another format, or leave the two fields of the model out",
-    reads=(("model", "preset"), ("model", "architecture"), ("model", "layerNormEpsilon")),
 )
 def export_fits_model(spec: JobSpec) -> Iterator[Violation]:
     """Refuse formats that cannot express the model."""
@@ -193,7 +188,6 @@ def prepare_comes_first(spec: JobSpec) -> Iterator[Violation]:
     ),
     allowed="evaluate only after a pretrain stage, export only after a pretrain or finetune stage",
     next_step="move them behind it",
-    reads_kinds=True,
 )
 def results_come_after_training(spec: JobSpec) -> Iterator[Violation]:
     """Refuse to evaluate or export before anything is trained."""
@@ -220,8 +214,6 @@ def results_come_after_training(spec: JobSpec) -> Iterator[Violation]:
     allowed="a prepare stage together with pretrain stages, whose sequenceLength it makes data for, or with finetune "
     "stages, which take its vocabulary; or with sequenceLengths, for other jobs",
     next_step="add sequenceLengths: [128, 512] to the prepare stage, or the stages that the data is meant for",
-    reads=(("stages",),),
-    reads_kinds=True,
 )
 def prepare_has_a_reader(spec: JobSpec) -> Iterator[Violation]:
     """Refuse a prepare stage alone that does not say for which lengths: a job that trains gives them."""
@@ -271,8 +263,6 @@ def _is_on_held_out_documents(measured: EvaluationSpec | EvaluateSpec) -> bool:
     Cel(JobSpec, _NAMES_DATA, "dataset.path"),
     allowed="a folder",
     next_step="name the dataset's folder, add a prepare stage, or give shards in every stage that reads data",
-    reads=(("dataset",),),
-    reads_kinds=True,
 )
 def data_has_a_source(spec: JobSpec) -> Iterator[Violation]:
     """Refuse stages whose data is neither made by this job nor named."""
@@ -290,8 +280,6 @@ def data_has_a_source(spec: JobSpec) -> Iterator[Violation]:
     ),
     allowed="the vocabulary that the shards were made with, or for fine-tuning alone that of the texts",
     next_step="name the file, or give dataset.path of a dataset that holds vocab.txt",
-    reads=(("dataset",), ("initialCheckpoint",)),
-    reads_kinds=True,
 )
 def shards_have_a_vocabulary(spec: JobSpec) -> Iterator[Violation]:
     """Refuse ready shards without the vocabulary that they were made with."""
@@ -314,7 +302,6 @@ def shards_have_a_vocabulary(spec: JobSpec) -> Iterator[Violation]:
     ),
     allowed="dynamic, since the prepare stage writes no masks into the files",
     next_step="write masking: dynamic there, or masking: static in the prepare stage",
-    reads=(("stages",),),
 )
 def masks_are_somewhere(spec: JobSpec) -> Iterator[Violation]:
     """Refuse static masking of a dataset that this job makes without masks."""
@@ -336,7 +323,6 @@ def masks_are_somewhere(spec: JobSpec) -> Iterator[Violation]:
     allowed="a folder of held-out shards, or a dataRange of the training samples, since the prepare stage's "
     "heldOutFraction: 0 holds out none",
     next_step="name the folder there, set dataRange, or raise heldOutFraction in the prepare stage",
-    reads=(("stages",),),
 )
 def evaluation_has_data(spec: JobSpec) -> Iterator[Violation]:
     """Refuse to evaluate on a dataset that this job makes without held-out documents."""
@@ -404,7 +390,6 @@ def _measured_parts(spec: JobSpec) -> Iterator[_MeasuredPart]:
     ),
     allowed="a range that shares no sample with the dataRange of an earlier stage that trains on the same shards",
     next_step="train on dataRange: {end: 0.9} in all of these stages and measure on {start: 0.9}",
-    reads=(("stages",),),
 )
 def parts_are_not_trained_on(spec: JobSpec) -> Iterator[Violation]:
     """Refuse to measure on samples that an earlier stage has trained on; the stage itself is a rule of its section."""
@@ -427,7 +412,6 @@ def parts_are_not_trained_on(spec: JobSpec) -> Iterator[Violation]:
     ),
     allowed="this or dataset.vocabularyFile, whose vocabulary is used as it is",
     next_step="leave one of them out",
-    reads=(("dataset",),),
 )
 def vocabulary_has_one_source(spec: JobSpec) -> Iterator[Violation]:
     """Refuse a size for a vocabulary that is not trained."""
@@ -451,7 +435,6 @@ _WITHOUT_SLASHES = "find('(?s)^.*[^/]')"
     ),
     allowed="another folder than output.path, or one below it",
     next_step="leave the field out: the dataset then lies in data/ below output.path",
-    reads=(("dataset", "path"), ("output", "path")),
 )
 def folders_differ(spec: JobSpec) -> Iterator[Violation]:
     """Refuse a dataset in the very folder of the results, which ``ifExists: New`` clears."""

@@ -41,7 +41,6 @@ def _uneven_ranks(spec: JobSpec, places: str, count: int | None) -> Iterator[Vio
     Cel(JobSpec, _fills("sockets", "socket"), "slotsPerWorker"),
     allowed="a multiple of cpu.sockets with pinning: socket",
     next_step="write slotsPerWorker as the number of sockets, or choose another pinning",
-    reads=(("cpu",), ("slotsPerWorker",)),
 )
 def slots_fill_sockets(spec: JobSpec) -> Iterator[Violation]:
     """Refuse ranks that cannot be spread evenly over sockets: some would share theirs, and the others wait for them."""
@@ -53,7 +52,6 @@ def slots_fill_sockets(spec: JobSpec) -> Iterator[Violation]:
     Cel(JobSpec, _fills("numaNodes", "numa"), "slotsPerWorker"),
     allowed="a multiple of cpu.numaNodes with pinning: numa",
     next_step="write slotsPerWorker as the number of NUMA nodes, or choose another pinning",
-    reads=(("cpu",), ("slotsPerWorker",)),
 )
 def slots_fill_numa_nodes(spec: JobSpec) -> Iterator[Violation]:
     """Refuse ranks that cannot be spread evenly over NUMA nodes."""
@@ -70,7 +68,6 @@ def slots_fill_numa_nodes(spec: JobSpec) -> Iterator[Violation]:
     ),
     allowed="none with cpu.ranksPerNode: auto, which counts sockets or NUMA nodes",
     next_step="leave one of the two out",
-    reads=(("cpu",), ("slotsPerWorker",)),
 )
 def ranks_are_counted_once(spec: JobSpec) -> Iterator[Violation]:
     """Refuse slotsPerWorker together with cpu.ranksPerNode."""
@@ -90,7 +87,6 @@ _HAS_ACCELERATOR = (
     Cel(JobSpec, f"!(self.precision in ['bf32', 'avx-fp32']) || !({_HAS_ACCELERATOR})", "precision"),
     allowed="tf32, bf16, fp16 or fp32 where the workers have GPUs",
     next_step="write tf32, which does on GPUs what bf32 does on Xeons, or leave the accelerator out",
-    reads=(("resources",), ("worker",), ("precision",)),
 )
 def precision_fits_the_device(spec: JobSpec) -> Iterator[Violation]:
     """Refuse precisions of CPUs on GPUs. The reverse is found when the rank starts: a CPU may have AMX or not."""
@@ -108,7 +104,6 @@ _PRECISIONS_OF_ORT = ("fp32", "avx-fp32", "tf32", "bf16", "fp16")
     Cel(JobSpec, f"self.engine != 'ort' || self.precision in {list(_PRECISIONS_OF_ORT)}", "precision"),
     allowed=f"{', '.join(_PRECISIONS_OF_ORT)} with engine ort",
     next_step="choose one of them (on processors: fp32), or write engine: eager",
-    reads=(("engine",), ("precision",)),
 )
 def engine_computes_the_precision(spec: JobSpec) -> Iterator[Violation]:
     """Refuse precisions that ONNX Runtime has no kernels for. On processors it has those of fp32, as the rank says."""
@@ -120,7 +115,6 @@ def engine_computes_the_precision(spec: JobSpec) -> Iterator[Violation]:
     Cel(JobSpec, "self.engine != 'ort' || !self.activationCheckpointing", "activationCheckpointing"),
     allowed="false with engine ort, whose graph keeps what its backward pass needs",
     next_step="leave it out and lower microBatchSize, or write engine: eager",
-    reads=(("engine",), ("activation_checkpointing",)),
 )
 def engine_keeps_activations(spec: JobSpec) -> Iterator[Violation]:
     """Refuse activation checkpointing with an engine that does not support it."""
@@ -137,8 +131,6 @@ def engine_keeps_activations(spec: JobSpec) -> Iterator[Violation]:
     ),
     allowed="the name of a pretrain or finetune stage",
     next_step="correct it, or leave it out for every stage that trains",
-    reads=(("profileSteps",),),
-    reads_kinds=True,
 )
 def profiled_stage_trains(spec: JobSpec) -> Iterator[Violation]:
     """Refuse to profile a stage that does not exist or has no optimizer steps."""
@@ -153,7 +145,6 @@ def profiled_stage_trains(spec: JobSpec) -> Iterator[Violation]:
     Cel(JobSpec, "self.precision != 'fp64' || self.reduction.compression == 'none'", "reduction"),
     allowed="none with precision fp64, which is for exact comparisons",
     next_step="leave it out, or choose another precision",
-    reads=(("precision",), ("reduction",)),
 )
 def exact_arithmetic_is_not_compressed(spec: JobSpec) -> Iterator[Violation]:
     """Refuse fp64, which is for exact comparisons, with sums in fp16."""
@@ -174,7 +165,6 @@ def _device_for_every_rank(*sections: str) -> Cel:
     _device_for_every_rank("worker", "resources"),
     allowed="at least slotsPerWorker, since every rank drives a device of its own",
     next_step="leave the field out for one device per slot",
-    reads=(("resources",), ("worker",), ("slotsPerWorker",)),
 )
 def every_rank_has_a_device(spec: JobSpec) -> Iterator[Violation]:
     """Refuse ranks that would share a GPU: NCCL refuses two ranks on one device."""
@@ -230,7 +220,6 @@ def _of_worker_cpus(expression: str) -> tuple[Cel, Cel]:
     ),
     allowed="at least cpu.coresPerRank x slotsPerWorker x cpu.threadsPerCore where ranks are pinned: each is a CPU",
     next_step="leave the field out for exactly that many",
-    reads=(("resources",), ("worker",), ("cpu",), ("slotsPerWorker",)),
 )
 def cpus_hold_the_pinned_ranks(spec: JobSpec) -> Iterator[Violation]:
     """Refuse pods with fewer CPUs than their ranks are to be pinned to: the cores are not there.
@@ -255,7 +244,6 @@ def cpus_hold_the_pinned_ranks(spec: JobSpec) -> Iterator[Violation]:
     allowed="a whole number where ranks are pinned, and a multiple of cpu.threadsPerCore: kubelet gives no other pod "
     "cores of its own",
     next_step="leave the field out where cpu.coresPerRank is given, or round it up",
-    reads=(("resources",), ("worker",), ("cpu",)),
 )
 def pinned_pods_ask_for_whole_cores(spec: JobSpec) -> Iterator[Violation]:
     """Refuse parts of cores where ranks are pinned: kubelet's static CPU manager would let such a pod share CPUs."""
@@ -283,7 +271,6 @@ def _shared_devices(*sections: str) -> Cel:
     _shared_devices("worker", "resources"),
     allowed="an entry with resourceClaimTemplateName: several workers would share the devices of one claim",
     next_step="make a ResourceClaimTemplate of the claim and name that, or write workers: 1",
-    reads=(("resources",), ("worker",), ("workers",)),
 )
 def workers_have_their_own_devices(spec: JobSpec) -> Iterator[Violation]:
     """Refuse workers that would share GPUs: Kubernetes gives a named claim's devices to every pod that names it."""
@@ -303,7 +290,6 @@ def _resource_sections(spec: JobSpec) -> tuple[tuple[str, ResourcesSpec | None],
     # The server says it by the lists' type: keys of x-kubernetes-list-map-keys are unique.
     allowed="a name that no other entry has",
     next_step="remove one of them",
-    reads=(("env",), ("volumes",), ("resources",), ("worker",), ("launcher",)),
 )
 def names_differ(spec: JobSpec) -> Iterator[Violation]:
     """Refuse variables, volumes and claims that are named twice: one of the two values would be lost."""
@@ -357,7 +343,6 @@ _WORKSPACE_MOUNT = (
     ),
     allowed="a folder of its own for every volume",
     next_step="choose another folder",
-    reads=(("dataset",), ("output",), ("workspace",), ("volumes",)),
 )
 def mounts_differ(spec: JobSpec) -> Iterator[Violation]:
     """Refuse two volumes in one place: Kubernetes refuses such a pod."""
@@ -373,7 +358,6 @@ def mounts_differ(spec: JobSpec) -> Iterator[Violation]:
     # Not for the API server: a profile may name the queue.
     allowed="nothing without queueName: Kueue reads it of jobs in a queue alone",
     next_step="add queueName, in the job or in its profile, or leave it out",
-    reads=(("queueName",), ("workloadPriorityClass",), ("scheduling",)),
 )
 def queues_have_a_name(spec: JobSpec) -> Iterator[Violation]:
     """Refuse queue settings without queueName: they would have no effect."""

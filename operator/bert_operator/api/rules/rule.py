@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from bert_operator.api.rules.cel import Cel, CelRule
-from bert_operator.errors import Path, Problem
+from bert_operator.errors import Problem
 
 Subject = TypeVar("Subject")
 """What a check looks at."""
@@ -33,20 +33,13 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Generic[Subject]):
-    """A rule between fields in Python and CEL, with the fields that must be valid before it is checked."""
+    """A rule between fields in Python and CEL. Both are asked only where all fields are valid."""
 
     check: Callable[[Subject], Iterator[Violation]]
     cel: tuple[Cel, ...]
     """Several where it stands at several fields. What the API server is not given of a rule is said at that rule."""
     allowed: str
     next_step: str
-    reads: tuple[Path, ...]
-    """Paths below the spec, or below the stage. A field that is missing or wrong was replaced to go on with the check
-    of the others (``schema_problems.repair``): a rule that reads it would judge what nobody wrote."""
-    reads_job: tuple[Path, ...]
-    """Of a rule over a stage: paths below the spec."""
-    reads_kinds: bool
-    """Whether the stage's kind, or that of every stage, has to be known."""
 
     def problem(self, found: Violation, path: str) -> Problem:
         """Return the problem for a violation in a subject at ``path``."""
@@ -64,24 +57,11 @@ class Rule(Generic[Subject]):
 
 
 def rule(
-    *cel: Cel,
-    allowed: str,
-    next_step: str,
-    reads: tuple[Path, ...] = (),
-    reads_job: tuple[Path, ...] = (),
-    reads_kinds: bool = False,
+    *cel: Cel, allowed: str, next_step: str
 ) -> Callable[[Callable[[Subject], Iterator[Violation]]], Rule[Subject]]:
     """Decorator: make a rule of the Python check below it."""
 
     def make(check: Callable[[Subject], Iterator[Violation]]) -> Rule[Subject]:
-        return Rule(
-            check=check,
-            cel=cel,
-            allowed=allowed,
-            next_step=next_step,
-            reads=reads,
-            reads_job=reads_job,
-            reads_kinds=reads_kinds,
-        )
+        return Rule(check=check, cel=cel, allowed=allowed, next_step=next_step)
 
     return make

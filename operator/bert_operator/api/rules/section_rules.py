@@ -16,7 +16,6 @@ from typing import Any
 from bert_operator.api.rules.preparation_rules import PREPARATION_RULES
 from bert_operator.api.rules.pretrain_rules import EVALUATION_RULES, PRETRAIN_RULES
 from bert_operator.api.rules.section_rule import COMPLETED_BY_PROFILES, SectionRule, exactly_one
-from bert_operator.api.rules.valid_parts import ValidParts
 from bert_operator.api.schema import cluster, evaluation, scheduling
 from bert_operator.api.schema.bert_pretrain_job import (
     DEFAULT_HANG_SECONDS,
@@ -353,24 +352,24 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
 )
 
 
-def section_problems(job: BertPretrainJob, valid_parts: ValidParts) -> Iterator[Problem]:
+def section_problems(job: BertPretrainJob) -> Iterator[Problem]:
     """Yield violations of the rules inside single sections, wherever they appear."""
-    yield from _visit(job.spec, (), valid_parts)
+    yield from _visit(job.spec, ())
 
 
-def _visit(section: Section, path: Path, valid_parts: ValidParts) -> Iterator[Problem]:
+def _visit(section: Section, path: Path) -> Iterator[Problem]:
     fields = vars(section)
     for name, key in ruled_fields(type(section)):
         value = fields[name]
         if isinstance(value, Section):
-            yield from _visit(value, (*path, key), valid_parts)
+            yield from _visit(value, (*path, key))
         elif isinstance(value, tuple):
             for number, item in enumerate(value):
                 if isinstance(item, Section):
-                    yield from _visit(item, (*path, key, number), valid_parts)
+                    yield from _visit(item, (*path, key, number))
     # By exact type: no section inherits from another.
     for rule in SECTION_RULES.get(type(section), ()):
-        if (valid_parts.is_complete or valid_parts.is_whole(path)) and not rule.holds(section):
+        if not rule.holds(section):
             yield Problem(
                 path=render_path(("spec", *path)) + (f".{rule.field}" if rule.field else ""),
                 got=rule.got(section),

@@ -48,7 +48,6 @@ class StageView:
     Cel(Stage, f"[{', '.join(f'has(self.{kind})' for kind in STAGE_KINDS)}].exists_one(is, is)"),
     allowed=f"exactly one of {', '.join(STAGE_KINDS)} beside the name",
     next_step="write one stage for each",
-    reads_kinds=True,
 )
 def one_kind(view: StageView) -> Iterator[Violation]:
     """Refuse a stage with no kind or more than one."""
@@ -69,8 +68,6 @@ def one_kind(view: StageView) -> Iterator[Violation]:
     ),
     allowed="at most model.maxPositionEmbeddings",
     next_step="shorten the sequences or raise model.maxPositionEmbeddings",
-    reads=_LENGTHS,
-    reads_job=(("model", "maxPositionEmbeddings"), ("model", "configFile")),
 )
 def sequence_fits_model(view: StageView) -> Iterator[Violation]:
     """Refuse sequences longer than the model has positions for."""
@@ -106,7 +103,6 @@ def _too_many_predictions(
     ),
     allowed="at most sequenceLength less [CLS] and two [SEP]",
     next_step="leave the field out for 15 % of the length",
-    reads=_LENGTHS,
     # An evaluate stage that takes its length from an earlier stage is left to the operator: a loop in CEL knows neither
     # the position of its entry nor the entries before it.
 )
@@ -127,8 +123,6 @@ def evaluated_predictions_fit_sequence(view: StageView) -> Iterator[Violation]:
     ),
     allowed="at least one sequence for each of workers x slotsPerWorker ranks",
     next_step="it counts all ranks: multiply it by the number of ranks if it was meant for one GPU",
-    reads=(_BATCH,),
-    reads_job=(("workers",), ("slotsPerWorker",)),
 )
 def batch_reaches_every_rank(view: StageView) -> Iterator[Violation]:
     """Refuse a batch that leaves ranks without a row."""
@@ -151,7 +145,6 @@ def batch_reaches_every_rank(view: StageView) -> Iterator[Violation]:
     ),
     allowed="at most globalBatchSize",
     next_step="globalBatchSize counts all ranks and passes; microBatchSize is one pass on one rank",
-    reads=(_BATCH, _MICRO_BATCH),
 )
 def micro_batch_fits_batch(view: StageView) -> Iterator[Violation]:
     """Refuse a pass that is larger than the whole step: usually the two fields are mixed up."""
@@ -170,7 +163,6 @@ def micro_batch_fits_batch(view: StageView) -> Iterator[Violation]:
     ),
     allowed="a number with lossNormalization: microBatchMean, whose result depends on it",
     next_step="write the number, or lossNormalization: global",
-    reads=(_MICRO_BATCH, ("pretrain", "lossNormalization")),
 )
 def found_size_changes_no_result(view: StageView) -> Iterator[Violation]:
     """Refuse microBatchSize: auto if the result depends on the size."""
@@ -188,7 +180,6 @@ def found_size_changes_no_result(view: StageView) -> Iterator[Violation]:
     ),
     allowed="at most sequenceLength less [CLS] and two [SEP]",
     next_step="leave the field out for 15 % of the length",
-    reads=_LENGTHS,
 )
 def trained_predictions_fit_sequence(view: StageView) -> Iterator[Violation]:
     """Refuse more predictions than a trained sequence has tokens that can be masked."""
@@ -208,7 +199,6 @@ def _unless_one(path: str, section: Section, choices: tuple[str, ...]) -> Iterat
     Cel(LengthSpec, "[has(self.steps), has(self.epochs), has(self.samples)].exists_one(is, is)"),
     allowed="exactly one of steps, epochs, samples",
     next_step="remove all but one",
-    reads=(("pretrain", "length"),),
 )
 def length_is_one(view: StageView) -> Iterator[Violation]:
     """Refuse a length that is not given in exactly one unit."""
@@ -220,7 +210,6 @@ def length_is_one(view: StageView) -> Iterator[Violation]:
     Cel(WarmupSpec, "has(self.steps) != has(self.proportion)"),
     allowed="exactly one of steps, proportion",
     next_step="remove all but one",
-    reads=(_WARMUP, _FINETUNE_WARMUP),
 )
 def warmup_is_one(view: StageView) -> Iterator[Violation]:
     """Refuse a warm-up that is not given in exactly one unit."""
@@ -240,7 +229,6 @@ def warmup_is_one(view: StageView) -> Iterator[Violation]:
     ),
     allowed="less than the stage's steps",
     next_step="shorten it, or write warmup: {proportion: 0.1}",
-    reads=(_WARMUP, ("pretrain", "length"), _BATCH),
 )
 def warmup_ends_before_training(view: StageView) -> Iterator[Violation]:
     """Refuse a warm-up that never reaches its peak, where the number of steps is known without the data."""

@@ -22,8 +22,6 @@ from bert_operator.errors import render_value
     ),
     allowed="a volume that the prepare stage can write to: persistentVolumeClaim, nfs or hostPath",
     next_step="leave the prepare stage out if the image holds the dataset; if it holds a corpus, mount it by volumes",
-    reads=(("dataset",),),
-    reads_kinds=True,
 )
 def a_prepared_dataset_is_written(spec: JobSpec) -> Iterator[Violation]:
     """Refuse to build a dataset in an image, which nobody can write to."""
@@ -82,10 +80,6 @@ def _volumes(spec: JobSpec) -> Iterator[tuple[str, VolumeSource | None]]:
     allowed="a persistentVolumeClaim with securityContext.hostUsers: false, since NFS cannot map user ids, and root of "
     "the pod would write to a folder of the node as the node's root",
     next_step="use a claim whose file system supports idmapped mounts, or leave hostUsers out",
-    reads=(
-        *(("dataset",), ("output",), ("workspace",), ("volumes",)),
-        *(("securityContext",), ("worker",), ("launcher",)),
-    ),
 )
 def user_namespaces_mount_claims(spec: JobSpec) -> Iterator[Violation]:
     """Refuse inline NFS and folders of the node in pods with user ids of their own.
@@ -108,7 +102,6 @@ def user_namespaces_mount_claims(spec: JobSpec) -> Iterator[Violation]:
     ),
     allowed="false with hostUsers: false: Kubernetes takes no pod with user ids of its own on its node's network",
     next_step="leave one of the two out",
-    reads=(("network",), ("securityContext",), ("worker",)),
 )
 def user_namespaces_have_their_network(spec: JobSpec) -> Iterator[Violation]:
     """Refuse the node's network for workers with user ids of their own; the launcher never has it."""
