@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from cluster_api import wait_until
 from job_cluster import JobCluster, Namespace
-from node import NETWORK_NAME, remove_traces
+from node import NETWORK_NAME, is_running, remove_traces
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,3 +106,15 @@ def test_a_build_says_how_long_it_takes_and_not_what_it_downloads(tmp_path: Path
     assert "downloading" not in answer.stderr
     assert ("main.go:1: broken" in said) == bool(broken)
     assert (answer.returncode == 0) == (not broken)
+
+
+def test_a_kubelet_that_has_ended_is_none_that_runs(tmp_path: Path) -> None:
+    """Whoever was killed with a cluster leaves processes that nobody waits for, until the machine is started anew."""
+    program = tmp_path / "no kubelet)"  # a name may hold what /proc puts around it
+    shutil.copy(str(shutil.which("sleep")), program)
+    with subprocess.Popen([str(program), "60"]) as process:
+        wait_until(lambda: is_running(program.name), "the program to be found")
+        process.kill()
+        status = Path(f"/proc/{process.pid}/stat")
+        wait_until(lambda: status.read_text().rpartition(") ")[2].startswith("Z"), "the program to end")
+        assert not is_running(program.name)

@@ -233,10 +233,12 @@ def missing_tools() -> str:
 
 
 def is_running(program: str) -> bool:
-    """Tell whether a process of this name runs."""
-    for process in Path("/proc").glob("[0-9]*/comm"):
+    """Tell whether a process of this name runs; one that has ended and waits for its parent does not."""
+    for process in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            if process.read_text().strip() == program:
+            _, _, rest = process.read_text().partition("(")
+            name, _, fields = rest.rpartition(") ")
+            if name == program and not fields.startswith("Z"):
                 return True
     return False
 
