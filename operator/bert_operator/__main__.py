@@ -49,10 +49,11 @@ Ctrl-C stops with a checkpoint, a second Ctrl-C at once. Exit codes: 0 succeeded
 """
 
 
+_NAMESPACE_HELP = "hold only jobs of this namespace against it (repeatable); default: those of the settings, else all"
 _POLICY_HELP = """\
-Print a ValidatingAdmissionPolicy, with its binding, for kubectl apply -f -: what the settings' limits and privileges
-forbid a single job is then refused when it is applied. Profiles, and sums over a namespace, remain the operator's.
-Print it again when the settings change."""
+Print a ValidatingAdmissionPolicy, with its binding, for kubectl apply --server-side -f -: what the settings' limits and
+privileges forbid a single job is then refused when it is applied. What a profile adds, and sums over a namespace,
+remain the operator's. Print it again when the settings change, and after an upgrade."""
 _SETTINGS_FILE_HELP = """\
 the operator's settings as YAML, or the ConfigMap that holds them (kubectl -n bert-operator get configmap
 bert-operator-settings -o yaml)"""
@@ -133,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     policy.set_defaults(command=_admission_policy)
     policy.add_argument("--settings", type=Path, metavar="FILE", required=True, help=_SETTINGS_FILE_HELP)
+    policy.add_argument("--namespace", action="append", default=[], metavar="NAME", help=_NAMESPACE_HELP)
     run = commands.add_parser("run", help="run the operator: watch BertPretrainJobs in a cluster and reconcile them")
     run.set_defaults(command=_run)
     run.add_argument("--settings", type=Path, metavar="FILE", help="the operator's settings as YAML; default: none")
@@ -296,7 +298,10 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _admission_policy(arguments: argparse.Namespace) -> int:
-    for document in render_admission_policy(load_settings(arguments.settings)):
+    settings = load_settings(arguments.settings)
+    if arguments.namespace:
+        settings = settings.model_copy(update={"namespaces": tuple(arguments.namespace)})
+    for document in render_admission_policy(settings):
         _print(f"---\n{write_job(document)}")
     return EXIT_SUCCEEDED
 

@@ -111,7 +111,7 @@ def render_value(value: object) -> str:
 
 
 class InvalidJob(InputError):
-    """The job holds values or combinations of values that cannot work; ``problems`` has all of them."""
+    """The job holds values that cannot work, or combinations of values; ``problems`` has all of one kind."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         """Build the text from the problems, of which there is at least one."""

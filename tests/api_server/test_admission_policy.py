@@ -25,6 +25,7 @@ Json = dict[str, Any]
 NAMESPACE, OTHER = "limited", "unlimited"
 GROUP = "admissionregistration.k8s.io/v1"
 POLICY = f"{GROUP}/validatingadmissionpolicies"
+CLAIMED = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
 SETTINGS = Settings.model_validate(
     {
         "limits": {
@@ -42,7 +43,12 @@ SETTINGS = Settings.model_validate(
             "ranksPerNamespace": 512,
             "gpusPerNamespace": 64,
         },
-        "profiles": {"azure-infiniband": {"resources": {"rdma": {"resourceName": "example.com/hca"}}}},
+        "profiles": {
+            "azure-infiniband": {"resources": {"rdma": {"resourceName": "example.com/hca"}}},
+            "amd": {"resources": {"accelerator": {"resourceName": "amd.com/gpu"}}},
+            "by-claim": {"resources": {"accelerator": {"resourceClaim": "gpu"}, "resourceClaims": [CLAIMED]}},
+            "one-node": {"cpu": {"pinning": "numa", "numaNodes": 1}},
+        },
         "profileNamespaces": {"azure-infiniband": ["bert"]},
     }
 )
@@ -57,6 +63,12 @@ def nodes(key: str, kind: str = "matchExpressions") -> Json:
     return {kind: [{"key": key, "operator": "In", "values": ["x"]}]}
 
 
+def preparing(**fields: Any) -> Change:
+    """Make it a job that prepares data alone."""
+    prepare = {"text": "builtin:python-docs", "sequenceLengths": [128], **fields}
+    return put("stages", value=[{"name": "prepare", "prepare": prepare}])
+
+
 def image_of(reference: str) -> Json:
     return {"image": {"reference": reference}, "mountPath": "/mnt/x"}
 
@@ -69,7 +81,6 @@ def near(*namespaces: str) -> Json:
     return {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaces": list(namespaces)}
 
 
-CLAIMED = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
 LET: dict[str, Change] = {
     "a plain job": lambda _: None,
     "an image": put("image", value=f"registry.invalid/bert-operator/trainer:1@{DIGEST}"),
@@ -86,6 +97,25 @@ LET: dict[str, Change] = {
         put("resources", value={"accelerator": {}}),
         put("worker", value={"resources": {}}),
         put("stages", 0, "pretrain", "globalBatchSize", value=66),
+    ),
+    "ranks that prepare data alone": both(put("workers", value=300), put("slotsPerWorker", value=2), preparing()),
+    "a device without a name, of a profile": both(
+        put("profile", value="amd"), put("resources", value={"accelerator": {}})
+    ),
+    "a profile's device, written again": both(
+        put("profile", value="amd"), put("resources", value={"accelerator": {"resourceName": "amd.com/gpu"}})
+    ),
+    "GPUs of a profile's claim": both(
+        put("profile", value="by-claim"),
+        put("workers", value=2),
+        put("resources", value={"accelerator": {"perWorker": 40}}),
+    ),
+    "ranks of a profile's nodes": both(
+        drop("slotsPerWorker"),
+        put("profile", value="one-node"),
+        put("workers", value=257),
+        put("cpu", value={"ranksPerNode": "auto", "sockets": 2}),
+        put("stages", 0, "pretrain", "globalBatchSize", value=514),
     ),
     "an accelerator by name": put("resources", value={"accelerator": {"resourceName": "nvidia.com/gpu"}}),
     "a share": put("output", value={"path": "x", "volume": nfs_of("/exports/bert")}),
@@ -210,6 +240,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "ranks": (
         both(put("workers", value=257), put("stages", 0, "pretrain", "globalBatchSize", value=514)),
         "got 514 ranks",
+    ),
+    "ranks that prepare data": (
+        preparing(workers=20, numProcesses=64),
+        "1280 to prepare data",
     ),
     "ranks of sockets": (
         both(
@@ -375,5 +409,6 @@ def test_a_job_from_before_is_held_up_in_nothing_but_its_spec(limited: Api) -> N
     limited.patch(kind, "before", {"status": {"attempt": 1}}, NAMESPACE, subresource="status").expect()
     limited.patch(kind, "before", suspend, NAMESPACE).expect()
     answer = limited.patch(kind, "before", {"spec": {"runPolicy": {"stopGraceSeconds": 86400}}}, NAMESPACE)
-    assert answer.status == 422
+    assert (answer.status, "stopGraceSeconds: got 86400" in answer.message) == (422, True), answer.message
+    limited.patch(kind, "before", {"spec": {"runPolicy": {"stopGraceSeconds": 60}}}, NAMESPACE).expect()
     limited.delete(kind, "before", NAMESPACE).expect()

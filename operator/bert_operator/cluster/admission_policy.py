@@ -19,10 +19,11 @@ from ruamel.yaml import YAML
 from bert_operator.api.parsing.profiles import NETWORK_DEVICE_PREFIX
 from bert_operator.api.schema.bert_pretrain_job import JobSpec, RunPolicy
 from bert_operator.api.schema.cluster import DEFAULT_ACCELERATOR
-from bert_operator.cluster.limit_rules import ALLOWS_NONE
+from bert_operator.cluster.limit_rules import ALLOWS_NONE, find_devices
 from bert_operator.cluster.limits import Bounds, Limits
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import network_devices
+from bert_operator.errors import SettingsError
 
 Document = dict[str, Any]
 
@@ -30,22 +31,58 @@ TEMPLATE = Path(__file__).with_name("admission-policy.yaml")
 NUMBERS = frozenset({"stop_grace_seconds", "ranks_per_namespace", "gpus_per_namespace"})
 """Limits that are the most that a job may ask for; all others list what it may name."""
 _NO_LIMIT = 2**63 - 1
+_MAX_EXPRESSION = 100_000
+"""Characters that the API server reads of one (cel-go's default)."""
+# Where a profile has one of these, how many ranks and GPUs a job has cannot be told without it.
+_COUNTS = ("cpu", "slotsPerWorker", "worker")
+_TOLD_INSTEAD = "this asks for more than the operator's settings let jobs of this namespace ask for; next: ask for less"
+"""Where the API server has no room for what a rule says itself."""
 
 
 def render_admission_policy(settings: Settings) -> list[Document]:
-    """Return the policy and its binding, which is for all namespaces."""
+    """Return the policy and its binding, which is for the namespaces that the operator watches.
+
+    Raises:
+        SettingsError: a limit lists more than the API server reads.
+    """
     policy, binding = YAML(typ="safe", pure=True).load_all(TEMPLATE.read_text())
     found: list[Document] = _fill([policy, binding], _values(settings))
-    found[0]["spec"]["variables"] = [*_limit_variables(settings.limits), *found[0]["spec"]["variables"]]
+    spec = found[0]["spec"]
+    spec["variables"] = [*_limit_variables(settings.limits), *spec["variables"]]
+    spec["validations"] = [_validation(rule) for rule in spec["validations"]]
+    for variable in spec["variables"]:
+        size = len(variable["expression"])
+        if size > _MAX_EXPRESSION:
+            raise SettingsError(
+                f"limits.{variable['name']}: got {size} characters for all namespaces; allowed in an admission policy: "
+                f"{_MAX_EXPRESSION}",
+                hint="name folders of registries, or servers, in place of all that is below them",
+            )
+    if settings.namespaces:
+        watched = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(settings.namespaces)}
+        found[1]["spec"]["matchResources"] = {"namespaceSelector": {"matchExpressions": [watched]}}
     return found
+
+
+def _validation(rule: Document) -> Document:
+    expression = rule["expression"]
+    if "variables.stopGraceSeconds" not in expression:
+        expression = f"variables.hasStarted || ({expression})"
+    return {**rule, "expression": expression, "message": rule.get("message", _TOLD_INSTEAD)}
 
 
 def _values(settings: Settings) -> dict[str, str]:
     """Return what stands for each @@word of the template, as CEL."""
-    namespaces = {name: list(allowed) for name, allowed in settings.profile_namespaces.items()}
+    profiles = settings.profiles
+    accelerators = [profile.get("resources", {}).get("accelerator", {}) for profile in profiles.values()]
+    devices = {str(asked.value) for profile in profiles.values() for asked in find_devices(profile)}
     return {
         "trainerImage": _literal(settings.trainer_image),
-        "profileNamespaces": _literal(namespaces),
+        "defaultProfile": _literal(settings.default_profile or ""),
+        "profilesThatCountNothing": _literal(["", *(name for name in profiles if _counts_nothing(profiles[name]))]),
+        "profilesNameAccelerators": _literal(any("resourceName" in accelerator for accelerator in accelerators)),
+        "profileDevices": _literal(sorted(devices)),
+        "profileNamespaces": _literal({name: list(allowed) for name, allowed in settings.profile_namespaces.items()}),
         "networkDevices": _literal(sorted(network_devices(settings))),
         "networkDevicePrefix": _literal(NETWORK_DEVICE_PREFIX),
         "allowHostPath": _literal(settings.allow_host_path),
@@ -58,6 +95,12 @@ def _values(settings: Settings) -> dict[str, str]:
     }
 
 
+def _counts_nothing(profile: Document) -> bool:
+    """Tell whether a job under this profile has the ranks and GPUs that it asks for itself."""
+    accelerator = profile.get("resources", {}).get("accelerator") or {}
+    return not any(name in profile for name in _COUNTS) and accelerator.keys() <= {"resourceName"}
+
+
 def _limit_variables(limits: Limits) -> Iterator[Document]:
     for name in Bounds.model_fields:
         variable = to_camel(name)
@@ -66,7 +109,9 @@ def _limit_variables(limits: Limits) -> Iterator[Document]:
             continue
         yield _variable(variable, limits, partial(_listed, name))
         yield _variable(f"any{variable[0].upper()}{variable[1:]}", limits, partial(_is_any, name))
-        yield _variable(f"{variable}Allowed", limits, partial(_in_words, name))
+        none, listed = _literal(ALLOWS_NONE), f"variables.{variable}"
+        words = f"size({listed}) == 0 ? {none} : {listed}.join(', ')"
+        yield {"name": f"{variable}Allowed", "expression": words}
 
 
 def _variable(name: str, limits: Limits, value_of: Callable[[Bounds], Any]) -> Document:
@@ -95,13 +140,9 @@ def _is_any(name: str, bounds: Bounds) -> bool:
     return _allowed(name, bounds) is None
 
 
-def _in_words(name: str, bounds: Bounds) -> str:
-    return ", ".join(_listed(name, bounds)) or ALLOWS_NONE
-
-
 def _most(name: str, bounds: Bounds) -> int:
     most: int | None = getattr(bounds, name)
-    return _NO_LIMIT if most is None else most
+    return _NO_LIMIT if most is None else min(most, _NO_LIMIT)
 
 
 def _fill(part: Any, values: Mapping[str, str]) -> Any:

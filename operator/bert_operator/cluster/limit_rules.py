@@ -40,7 +40,7 @@ def find_asked(spec: Document, profile: Document | None = None) -> Iterator[Aske
     profile: completes the name of a device of which the spec says only how many.
     """
     yield from _volumes(spec)
-    yield from _devices(spec, profile or {})
+    yield from find_devices(spec, profile or {})
     scheduling = _section(spec, "scheduling")
     for bound, name in (
         ("priority_classes", "priorityClassName"),
@@ -55,7 +55,7 @@ def find_asked(spec: Document, profile: Document | None = None) -> Iterator[Aske
         section = _section(spec, path)
         for number, toleration in enumerate(section.get("tolerations") or ()):
             where = f"spec.{path}.tolerations[{number}]"
-            yield Asked("tolerations", where, toleration.get("key") or _EVERY_TAINT)
+            yield Asked("tolerations", where, toleration.get("key") or None)
         for label in section.get("nodeSelector") or ():
             yield Asked("node_labels", f"spec.{path}.nodeSelector", label)
     yield from _affinity(_section(scheduling, "affinity"))
@@ -75,10 +75,10 @@ def limit_problems(spec: Document, profile: Document, bounds: Bounds, *, default
     """Yield violations of the limits by a job's own fields. default_image: of jobs that name none."""
     if all(getattr(bounds, name) is None for name in Bounds.model_fields):
         return
-    granted = {(asked.bound, asked.value) for asked in _devices(profile, {})} | {("images", default_image)}
+    granted = {(asked.bound, asked.value) for asked in find_devices(profile)} | {("images", default_image)}
     for asked in find_asked(spec, profile):
         if (asked.bound, asked.value) not in granted and not _is_allowed(asked, bounds):
-            yield _problem(asked, bounds, render_value(asked.value))
+            yield _problem(asked, bounds, _told(asked))
 
 
 def frozen_limit_problems(frozen: Document, profile: Document, bounds: Bounds, default_image: str) -> Iterator[Problem]:
@@ -98,7 +98,7 @@ def frozen_limit_problems(frozen: Document, profile: Document, bounds: Bounds, d
             asked.bound == "images" and any(is_of_same_repository(str(asked.value), image) for image in images)
         )
         if not is_granted and not _is_allowed(asked, bounds):
-            yield _problem(asked, bounds, f"{render_value(asked.value)}, from when the job was started")
+            yield _problem(asked, bounds, f"{_told(asked)}, from when the job was started")
 
 
 def size_problems(job: BertPretrainJob, bounds: Bounds) -> Iterator[Problem]:
@@ -122,6 +122,11 @@ def size_problems(job: BertPretrainJob, bounds: Bounds) -> Iterator[Problem]:
                     next_step=f"ask for fewer workers, or have an administrator raise {setting} in the operator's "
                     "settings",
                 )
+
+
+def _told(asked: Asked) -> str:
+    is_keyless = asked.bound == "tolerations" and asked.value is None
+    return render_value(_EVERY_TAINT if is_keyless else asked.value)
 
 
 def _is_allowed(asked: Asked, bounds: Bounds) -> bool:
@@ -180,9 +185,10 @@ def _volumes(spec: Document) -> Iterator[Asked]:
             yield Asked("nfs_exports", f"spec.{path}.nfs", f"{nfs.get('server')}:{nfs.get('path')}")
 
 
-def _devices(spec: Document, profile: Document) -> Iterator[Asked]:
+def find_devices(spec: Document, profile: Document | None = None) -> Iterator[Asked]:
+    """Yield the devices that a spec asks for, as ``find_asked`` does."""
     for path in _RESOURCES:
-        own, given = _section(spec, *path.split(".")), _section(profile, *path.split("."))
+        own, given = _section(spec, *path.split(".")), _section(profile or {}, *path.split("."))
         for kind, default in (("accelerator", DEFAULT_ACCELERATOR), ("rdma", None)):
             if own.get(kind) is None:
                 continue

@@ -101,7 +101,7 @@ def drop_unknown(document: dict[str, Any], errors: Iterable[ErrorDetails]) -> di
         section: Any = kept
         for part in way:
             section = section[part]
-        del section[name]
+        section.pop(name, None)  # gone already where one object stands at two places
     return kept
 
 

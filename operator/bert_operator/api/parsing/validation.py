@@ -20,8 +20,8 @@ def parse_job(document: dict[str, Any]) -> BertPretrainJob:
     """Read a job from a YAML file or from the API server; its ``status`` is ignored.
 
     Raises:
-        InvalidJob: with all problems of single fields at once (unknown, missing, wrong values); where there are none,
-            with all combinations of fields that cannot work.
+        InvalidJob: with the problems of single fields (unknown, missing, wrong values), of every field at once; where
+            there are none, with all combinations of fields that cannot work.
     """
     document = {key: value for key, value in document.items() if key != "status"}
     try:
