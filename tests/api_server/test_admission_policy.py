@@ -395,6 +395,12 @@ def test_what_is_beyond_them_is_refused_by_both(limited: Api, change: Change, wo
     try_to_create(limited, change, OTHER).expect(201)
 
 
+def test_a_job_that_another_controller_runs_is_let_through(limited: Api) -> None:
+    """The operator reads nothing of it."""
+    elsewhere = put("managedBy", value="kueue.x-k8s.io/multikueue")
+    try_to_create(limited, both(REFUSED["an image"][0], elsewhere)).expect(201)
+
+
 def test_the_policy_has_no_expression_that_the_api_server_doubts(limited: Api) -> None:
     name = "bert-operator-job-limits"
     wait_until(lambda: "status" in limited.get(POLICY, name).expect(), "the types to be checked")
