@@ -200,9 +200,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from bert_operator.cluster.service import run_operator
 
     gc.freeze()  # what is loaded stays
-    settings = load_settings(arguments.settings)
-    if arguments.namespace:
-        settings = settings.model_copy(update={"namespaces": tuple(arguments.namespace)})
+    settings = _watched_settings(arguments)
     if arguments.lease is not None:
         settings = settings.model_copy(update={"lease": arguments.lease})
     if arguments.http_port is not None:
@@ -298,12 +296,15 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _admission_policy(arguments: argparse.Namespace) -> int:
-    settings = load_settings(arguments.settings)
-    if arguments.namespace:
-        settings = settings.model_copy(update={"namespaces": tuple(arguments.namespace)})
-    for document in render_admission_policy(settings):
+    for document in render_admission_policy(_watched_settings(arguments)):
         _print(f"---\n{write_job(document)}")
     return EXIT_SUCCEEDED
+
+
+def _watched_settings(arguments: argparse.Namespace) -> Settings:
+    """Return the settings, with the namespaces that the command line names in place of theirs."""
+    settings = load_settings(arguments.settings)
+    return settings.model_copy(update={"namespaces": tuple(arguments.namespace)}) if arguments.namespace else settings
 
 
 def _read_for_cluster(document: Document, arguments: argparse.Namespace, settings: Settings) -> ClusterJob:

@@ -16,6 +16,8 @@ import subprocess
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import psutil
+
 from cluster_api import Api, wait_until
 from component import Component, free_ports
 from control_plane import BUILD, CONFIGURATION, ControlPlane, fill, fill_documents
@@ -234,13 +236,8 @@ def missing_tools() -> str:
 
 def is_running(program: str) -> bool:
     """Tell whether a process of this name runs; one that has ended and waits for its parent does not."""
-    for process in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            _, _, rest = process.read_text().partition("(")
-            name, _, fields = rest.rpartition(") ")
-            if name == program and not fields.startswith("Z"):
-                return True
-    return False
+    found = (process.info for process in psutil.process_iter(["name", "status"]))
+    return any(one["name"] == program and one["status"] != psutil.STATUS_ZOMBIE for one in found)
 
 
 def write_node_files(folder: Path, kubeconfig: Path) -> dict[str, Path]:

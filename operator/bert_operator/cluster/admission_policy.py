@@ -27,7 +27,7 @@ from bert_operator.errors import SettingsError
 
 Document = dict[str, Any]
 
-TEMPLATE = Path(__file__).with_name("admission-policy.yaml")
+_TEMPLATE = Path(__file__).with_name("admission-policy.yaml")
 NUMBERS = frozenset({"stop_grace_seconds", "ranks_per_namespace", "gpus_per_namespace"})
 """Limits that are the most that a job may ask for; all others list what it may name."""
 _NO_LIMIT = 2**63 - 1
@@ -45,7 +45,7 @@ def render_admission_policy(settings: Settings) -> list[Document]:
     Raises:
         SettingsError: a limit lists more than the API server reads.
     """
-    policy, binding = YAML(typ="safe", pure=True).load_all(TEMPLATE.read_text())
+    policy, binding = YAML(typ="safe", pure=True).load_all(_TEMPLATE.read_text())
     found: list[Document] = _fill([policy, binding], _values(settings))
     spec = found[0]["spec"]
     spec["variables"] = [*_limit_variables(settings.limits), *spec["variables"]]
@@ -74,13 +74,14 @@ def _validation(rule: Document) -> Document:
 def _values(settings: Settings) -> dict[str, str]:
     """Return what stands for each @@word of the template, as CEL."""
     profiles = settings.profiles
-    accelerators = [profile.get("resources", {}).get("accelerator", {}) for profile in profiles.values()]
     devices = {str(asked.value) for profile in profiles.values() for asked in find_devices(profile)}
     return {
         "trainerImage": _literal(settings.trainer_image),
         "defaultProfile": _literal(settings.default_profile or ""),
         "profilesThatCountNothing": _literal(["", *(name for name in profiles if _counts_nothing(profiles[name]))]),
-        "profilesNameAccelerators": _literal(any("resourceName" in accelerator for accelerator in accelerators)),
+        "profilesNameAccelerators": _literal(
+            any("resourceName" in _accelerator_of(profiles[name]) for name in profiles)
+        ),
         "profileDevices": _literal(sorted(devices)),
         "profileNamespaces": _literal({name: list(allowed) for name, allowed in settings.profile_namespaces.items()}),
         "networkDevices": _literal(sorted(network_devices(settings))),
@@ -97,8 +98,12 @@ def _values(settings: Settings) -> dict[str, str]:
 
 def _counts_nothing(profile: Document) -> bool:
     """Tell whether a job under this profile has the ranks and GPUs that it asks for itself."""
-    accelerator = profile.get("resources", {}).get("accelerator") or {}
-    return not any(name in profile for name in _COUNTS) and accelerator.keys() <= {"resourceName"}
+    return not any(name in profile for name in _COUNTS) and _accelerator_of(profile).keys() <= {"resourceName"}
+
+
+def _accelerator_of(profile: Document) -> Document:
+    accelerator: Document = profile.get("resources", {}).get("accelerator") or {}
+    return accelerator
 
 
 def _limit_variables(limits: Limits) -> Iterator[Document]:

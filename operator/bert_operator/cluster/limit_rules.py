@@ -40,7 +40,7 @@ def find_asked(spec: Document, profile: Document | None = None) -> Iterator[Aske
     profile: completes the name of a device of which the spec says only how many.
     """
     yield from _volumes(spec)
-    yield from find_devices(spec, profile or {})
+    yield from find_devices(spec, profile)
     scheduling = _section(spec, "scheduling")
     for bound, name in (
         ("priority_classes", "priorityClassName"),
