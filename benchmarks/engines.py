@@ -76,7 +76,7 @@ def _passes(engine: str, layers: int) -> Callable[[Any], tuple[float, float]]:
     """Return what runs one pass on a micro-batch: seconds of dropout's masks, and of all."""
     import torch
 
-    from bert_trainer.config.run_config import ModelConfig
+    from bert_job.run_config import ModelConfig
     from bert_trainer.model.backends.ort.engine import make_graph
     from bert_trainer.model.backends.ort.keep_masks import keep_masks
     from bert_trainer.model.backends.ort.padded import PaddedPretraining, PaddedRows
@@ -89,13 +89,13 @@ def _passes(engine: str, layers: int) -> Callable[[Any], tuple[float, float]]:
         num_attention_heads=12,
         intermediate_size=3072,
         max_position_embeddings=512,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
+        hidden_activation="gelu",
+        hidden_dropout=0.1,
+        attention_dropout=0.1,
         initializer_range=0.02,
-        layer_norm_eps=1e-12,
-        vocab_size=None,
-        vocab_pad_multiple=8,
+        layer_norm_epsilon=1e-12,
+        vocabulary_size=None,
+        vocabulary_pad_multiple=8,
         objective="mlm+nsp",
     )
     model = Bert(config, ENTRIES)

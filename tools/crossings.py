@@ -23,6 +23,22 @@ WORD, PIECES, TOKEN = "zyzzyva", ("zyzz", "##yva"), 29_001
 """The vocabulary has its two pieces, so that the word itself stands in the text alone."""
 WORDS = 30_000
 ENDS = "bert_trainer.optim.optimizer.step"
+SETTINGS = {
+    "an optimizer's number": "beta2",
+    "a stage's option": "after_warmup",
+    "a fine-tuning option": "doc_stride",
+    "a data option": "near_duplicate_similarity",
+    "a health limit": "gradient_norm_factor",
+    "a checkpoint interval": "every_seconds",
+    "a limit of namespaces": "allow_lock_memory",
+    "an environment field": "env_from",
+    "a logging field": "sample_ledger",
+    "a metric's name": "matthews_correlation",
+}
+GENERATED = {
+    "operator/bert_operator/doctor/fields.txt",
+    "operator/bert_operator/plugin/shareable.json",
+}
 
 OPERATOR = """
 import json, sys
@@ -64,8 +80,21 @@ def main() -> int:
                 counts.append(f"{kind}={len(modules)}")
                 print(f"{what}: {kind} {len(modules)} modules of {checkout.name}", *modules, sep="\n  ")
             totals.append(f"crossings: {checkout.name} {what} {' '.join(counts)}")
+        found = {name: places(checkout, name) for name in SETTINGS.values()}
+        for what, name in SETTINGS.items():
+            print(f"{what}: {name} stands in {len(found[name])} files of {checkout.name}", *found[name], sep="\n  ")
+        totals.append(f"places_per_setting_max={max(map(len, found.values()))} of {checkout.name}")
     print(*totals, sep="\n")
     return 0
+
+
+def places(checkout: Path, setting: str) -> list[str]:
+    """Return the files of both programs that name a setting, in either spelling, but for generated ones."""
+    first, *others = setting.split("_")
+    camel = first + "".join(word.title() for word in others)
+    words = ["git", "-C", str(checkout), "grep", "-lwE", f"{setting}|{camel}", "--", "operator", "trainer"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    return [path for path in done.stdout.split() if path not in GENERATED]
 
 
 Seen = dict[str, list[str]]

@@ -29,7 +29,7 @@ from client_page import render_client_page
 from dashboards import DASHBOARDS, render_dashboard
 from markdown_table import render_rows
 from metrics_page import render_metrics_page
-from model_page import MARK, render_model
+from model_page import MARK, render_model, render_own_fields
 
 ROOT = Path(__file__).resolve().parents[1]
 HELP_COLUMNS = 100
@@ -60,13 +60,22 @@ COMMANDS = {
 
 def render_job_page() -> str:
     """Every field of a BertPretrainJob."""
+    from bert_job.run_config import CONTRACT_VERSION, RunConfig
     from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 
     introduction = (
         "What a manifest may hold. Fields that are not named here are refused. A table's first column is the "
         "path as it stands in messages; `[]` stands for every entry of a list."
     )
-    return render_model(BertPretrainJob, title="BertPretrainJob", introduction=introduction)
+    run_config = (
+        "## The run configuration\n\n"
+        "What the operator makes of a job and freezes before the first attempt: `run-config.json`, a JSON document "
+        f"of contract version {CONTRACT_VERSION}, and the one thing that configures a trainer. It holds the sections "
+        "above, named in snake_case (`micro_batch_size`), with every default filled in; the kind of a stage is a "
+        "field of it. Below stands what it has beside them, and what is never empty there."
+    )
+    page = render_model(BertPretrainJob, title="BertPretrainJob", introduction=introduction)
+    return f"{page}\n{run_config}\n\n{render_own_fields(RunConfig, 'bert_job.run_')}\n"
 
 
 def render_status_page() -> str:
@@ -78,18 +87,6 @@ def render_status_page() -> str:
         "[conditions](conditions.md)."
     )
     return render_model(JobStatus, title="Status of a BertPretrainJob", introduction=introduction)
-
-
-def render_run_config_page() -> str:
-    """Every field of the run configuration."""
-    from bert_trainer.config.run_config import CONTRACT_VERSION, RunConfig
-
-    introduction = (
-        f"The JSON document, contract version {CONTRACT_VERSION}, that the operator renders from a job and "
-        "freezes before the first attempt. Nothing else configures a training run. People write "
-        "[jobs](job.md); this page explains a `run-config.json`."
-    )
-    return render_model(RunConfig, title="Run configuration", introduction=introduction)
 
 
 def render_conditions_page() -> str:
@@ -235,7 +232,6 @@ def render_chart_values_schema() -> str:
 FILES: dict[str, Callable[[], str]] = {
     "docs/reference/job.md": render_job_page,
     "docs/reference/status.md": render_status_page,
-    "docs/reference/run-config.md": render_run_config_page,
     "docs/reference/conditions.md": render_conditions_page,
     "docs/reference/cli.md": render_cli_page,
     "docs/reference/metrics.md": render_metrics_page,

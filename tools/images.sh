@@ -30,9 +30,9 @@ die() { say "$@"; exit 1; }
 
 inputs_of() {
     case $1 in
-        operator) echo images/operator images/install-packages.sh operator/bert_operator pyproject.toml ;;
+        operator) echo images/operator images/install-packages.sh operator/bert_operator trainer/bert_job pyproject.toml ;;
         trainer | trainer-cuda | trainer-v100 | trainer-ort | trainer-open-mpi-4 | trainer-mpich | trainer-intel-mpi)
-            echo images/trainer images/install-packages.sh trainer/bert_trainer tools/horovod_wheel.sh \
+            echo images/trainer images/install-packages.sh trainer/bert_job trainer/bert_trainer tools/horovod_wheel.sh \
                 tools/horovod.lock tools/cuda-compiler.lock ;;
     esac
 }

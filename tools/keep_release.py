@@ -88,7 +88,7 @@ def _train(folder: Path) -> None:
         RUN,
         dataset,
         # A second phase, since what it takes over from the first is part of what was frozen.
-        stages=[pretrain_stage(name, length={"steps": STEPS}, schedule=schedule) for name in ("phase1", "phase2")],
+        stages=[pretrain_stage(name, length={"steps": STEPS}, **schedule) for name in ("phase1", "phase2")],
         optimizer={"name": "adamw"},
         checkpoint={"every_steps": SAVED_STEP, "keep": 5},
     )

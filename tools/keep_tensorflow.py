@@ -47,8 +47,8 @@ SIZES = {
     "num_attention_heads": 2,
     "intermediate_size": 128,
     "max_position_embeddings": 128,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
+    "hidden_dropout": 0.1,
+    "attention_dropout": 0.1,
 }
 VOCABULARY_SIZE, LENGTH, PREDICTIONS, STEPS = 1024, 64, 10, 1500
 
@@ -65,7 +65,9 @@ def keep_trained(scratch: Path) -> None:
         global_batch_size=64,
         micro_batch_size=64,
         length={"steps": STEPS},
-        schedule={"learning_rate": 5e-3, "warmup": {"steps": STEPS // 10}, "decay": "linear"},
+        learning_rate=5e-3,
+        warmup={"steps": STEPS // 10},
+        decay="linear",
     )
     export = {"kind": "export", "format": "tensorflow"}
     quiet = {"every_steps": 100, "tensorboard": False}

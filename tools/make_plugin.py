@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ROOT / "operator"
+SOURCES = {"bert_operator": ROOT / "operator", "bert_job": ROOT / "trainer"}
+"""The packages of the project that the program may hold, and where they lie."""
 ENTRY = "bert_operator.plugin.command_line"
 DATA = {".json", ".txt"}
 """Endings of files that modules read from their own folder."""
@@ -63,29 +64,34 @@ def modules_of(entry: str) -> dict[str, Path]:
 
 
 def _file_of(name: str) -> Path | None:
-    base = SOURCES / name.replace(".", "/")
+    package = name.partition(".")[0]
+    if package not in SOURCES:
+        return None
+    base = SOURCES[package] / name.replace(".", "/")
     candidates = (base / "__init__.py", base.with_suffix(".py"))
-    return next((path for path in candidates if path.is_file()), None) if name else None
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _name_of(path: Path) -> str:
+    return next(path.relative_to(root).as_posix() for root in SOURCES.values() if path.is_relative_to(root))
 
 
 def _imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("bert_operator"):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(tuple(SOURCES)):
             yield node.module
             # What is imported from a package may be a module of it.
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.startswith("bert_operator"))
+            yield from (alias.name for alias in node.names if alias.name.startswith(tuple(SOURCES)))
 
 
 def make_program(version: str) -> bytes:
     """Return the program: a line for the shell, then the archive of its modules."""
     modules = modules_of(ENTRY)
-    files = {path.relative_to(SOURCES).as_posix(): path.read_bytes() for path in modules.values()}
+    files = {_name_of(path): path.read_bytes() for path in modules.values()}
     for folder in {path.parent for path in modules.values()}:
-        files |= {
-            path.relative_to(SOURCES).as_posix(): path.read_bytes() for path in folder.iterdir() if path.suffix in DATA
-        }
+        files |= {_name_of(path): path.read_bytes() for path in folder.iterdir() if path.suffix in DATA}
     # By these two lines Python finds the version.
     metadata = f"Metadata-Version: 2.1\nName: bert-pretrain-operator\nVersion: {version}\n"
     files[f"bert_pretrain_operator-{version}.dist-info/METADATA"] = metadata.encode()

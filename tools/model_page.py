@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
@@ -74,6 +74,36 @@ def render_model(model: type[BaseModel], *, title: str, introduction: str) -> st
     return "\n\n".join(parts) + "\n"
 
 
+def render_own_fields(model: type[BaseModel], module: str) -> str:
+    """Return tables of what a document's sections add to those that they inherit from.
+
+    Args:
+        model: The document.
+        module: Beginning of the modules whose classes are shown; the sections of others are the reader's already.
+    """
+    sections = collect_sections(model.model_json_schema(by_alias=False))
+    kinds = {kind.__name__: kind for kind in _models_in(model)}
+    shown = {name: section for name, section in sections.items() if kinds[name].__module__.startswith(module)}
+    parts = []
+    for name, section in shown.items():
+        fields = kinds[name].model_fields
+        own = [key for key in kinds[name].__annotations__ if key in fields and not fields[key].exclude]
+        schema = {**section.schema, "properties": {key: section.schema["properties"][key] for key in own}}
+        inner = Section(section.name, schema, section.paths)
+        parts += [f"### {section.heading}", clean(section.schema.get("description", "")), render_table(inner, shown)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models that a type annotation mentions, and those in their fields."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        for field_of_it in annotation.model_fields.values():
+            yield from _models_in(field_of_it.annotation)
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
 def collect_sections(root: Schema) -> dict[str, Section]:
     """Walk the document depth first; a model that stands at several paths becomes one section."""
     definitions = root.get("$defs", {})
@@ -125,8 +155,8 @@ def describe_type(schema: Schema, sections: dict[str, Section]) -> str:
     """Return the type in words, its limits included; nested models are links to their sections."""
     if "$ref" in schema:
         target = sections.get(reference_name(schema))
-        assert target is not None, f"{schema} is not among the sections"
-        return f"[{target.heading}](#{target.anchor})"
+        # Not among the sections: one that the page does not explain again.
+        return f"[{target.heading}](#{target.anchor})" if target else "as in a job"
     choices = schema.get("anyOf", []) + schema.get("oneOf", []) + schema.get("allOf", [])
     if choices:
         return " or ".join(describe_type(choice, sections) for choice in choices)

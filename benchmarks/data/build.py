@@ -25,8 +25,8 @@ from statistics import median
 from growing_text import base_documents, write_growing_text
 from peak_memory import PeakMemory, resident_bytes
 
-from bert_trainer.config.run_config import DatasetConfig
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_config import DatasetConfig
+from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary, train_vocabulary
 

@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 
 import sentencex
 
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.dataset.corpus.document import Document
 from bert_trainer.dataset.corpus.python_docs import read_python_docs
@@ -88,7 +88,7 @@ def _wikitext(document: Document) -> str:
 
 def _read(path: Path) -> int:
     """Read a corpus and return its bytes of text."""
-    corpora = open_corpora([CorpusConfig(path=str(path))])
+    corpora = open_corpora([CorpusSpec(path=str(path))])
     return sum(len("\n".join(document.sentences).encode()) for document in corpora.documents())
 
 

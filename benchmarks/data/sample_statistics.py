@@ -16,8 +16,8 @@ from pathlib import Path
 
 from growing_text import base_documents, write_growing_text
 
-from bert_trainer.config.run_config import DatasetConfig
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_config import DatasetConfig
+from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.commands.terminal import ProgressBar
 from bert_trainer.dataset.quality.inspection import (

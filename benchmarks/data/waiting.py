@@ -110,7 +110,9 @@ def _configuration(folder: Path, arguments: argparse.Namespace, *, on_gpu: bool)
                 "global_batch_size": arguments.batch,
                 "micro_batch_size": min(64, arguments.batch),
                 "length": {"steps": arguments.steps},
-                "schedule": {"learning_rate": 1e-4, "warmup": {"steps": 10}, "decay": "linear"},
+                "learning_rate": 1e-4,
+                "warmup": {"steps": 10},
+                "decay": "linear",
             }
         ],
         "checkpoint": {},

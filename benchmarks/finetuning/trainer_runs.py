@@ -36,9 +36,9 @@ def finetune_stage(name: str, data: Document, **settings: Any) -> Document:
         "decay": "linear",
         "after_warmup": "continuous",
     }
-    stage = {"task": "classification", "optimizer": ADAMW, "seeds": [1], "lower_case": True, **settings}
+    stage = {"task": "classification", "optimizer": ADAMW, "run_seeds": [1], "lower_case": True, **settings}
     stage.setdefault("micro_batch_size", stage["global_batch_size"])
-    return {"kind": "finetune", "name": name, "data": data, "schedule": schedule, **stage}
+    return {"kind": "finetune", "name": name, "data": data, **schedule, **stage}
 
 
 def table(folder: Path, **columns: str) -> Document:

@@ -289,7 +289,9 @@ def train_rate(dataset: Path, output: Path, *, ranks: int, threads: int) -> floa
         "global_batch_size": 64,
         "micro_batch_size": 16,
         "length": {"steps": 5},
-        "schedule": {"learning_rate": 1e-5, "warmup": {"steps": 1}, "decay": "linear"},
+        "learning_rate": 1e-5,
+        "warmup": {"steps": 1},
+        "decay": "linear",
     }
     document = {
         "job": {"name": "bench", "uid": "bench"},

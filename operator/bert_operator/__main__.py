@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_job.tasks import OWN_TABLES
 from bert_operator import __version__
 from bert_operator.api.parsing.documents import count_others, read_job_document, read_job_stream, source_of
 from bert_operator.api.parsing.validation import advise, null_remarks, parse_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.finetuning import OWN_TABLES
 from bert_operator.api.small_job import SmallJobTarget, fetch_command, missing_task_files, shrink
 from bert_operator.cluster.admission_policy import render_admission_policy
 from bert_operator.cluster.mismatches import find_mismatches

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
+from bert_job.rules.all_rules import STAGE_RULES
+from bert_job.rules.stage_rules import one_kind
+from bert_job.stages import Stage
 from bert_operator.api.crd import render_crd
-from bert_operator.api.rules.finetune_rules import FINETUNE_JOB_RULES, FINETUNE_STAGE_RULES
-from bert_operator.api.rules.job_rules import JOB_RULES
-from bert_operator.api.rules.pod_rules import POD_RULES
+from bert_operator.api.rules.all_rules import OF_JOBS
 from bert_operator.api.rules.section_rules import SECTION_RULES
 from bert_operator.api.rules.size_bound import spec_size_expression
-from bert_operator.api.rules.stage_rules import STAGE_RULES, one_kind
-from bert_operator.api.rules.volume_rules import VOLUME_RULES
-from bert_operator.api.schema.bert_pretrain_job import JobSpec, Stage
+from bert_operator.api.schema.bert_pretrain_job import JobSpec
 
 Schema = dict[str, Any]
 FILE = Path(__file__).parents[2] / "deploy/kustomize/base/crd.yaml"
@@ -88,8 +87,7 @@ def test_every_text_and_list_of_the_spec_is_bounded() -> None:
 
 
 def test_every_rule_stands_where_its_section_does() -> None:
-    rules = (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES, *STAGE_RULES, *FINETUNE_STAGE_RULES, *VOLUME_RULES)
-    expected = {cel.expression for rule in rules for cel in rule.cel}
+    expected = {cel.expression for rules in (OF_JOBS, STAGE_RULES) for rule in rules for cel in rule.cel}
     expected |= {cel.expression for rules in SECTION_RULES.values() for rule in rules for cel in rule.to_cel()}
     found = {
         rule["rule"]

@@ -9,17 +9,19 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from bert_job.problems import Problem
+from bert_job.rules.all_rules import RULES, STAGE_RULES
+from bert_job.rules.stage_rules import StageView
+from bert_job.section import Section
 from bert_operator.api.parsing import schema_problems
 from bert_operator.api.parsing.json_values import normalise
 from bert_operator.api.parsing.validation import parse_job
-from bert_operator.api.rules.finetune_rules import FINETUNE_JOB_RULES, FINETUNE_STAGE_RULES
+from bert_operator.api.rules.all_rules import OF_SECTIONS
 from bert_operator.api.rules.job_rules import JOB_RULES
 from bert_operator.api.rules.pod_rules import POD_RULES
-from bert_operator.api.rules.section_rules import SECTION_RULES, ruled_fields
-from bert_operator.api.rules.stage_rules import STAGE_RULES, StageView
+from bert_operator.api.rules.section_rules import SECTION_RULES
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.section import Section
-from bert_operator.errors import InvalidJob, Problem
+from bert_operator.errors import InvalidJob
 from job_documents import TEXTS, draw_document, patterns, root
 from sample_job import Document
 
@@ -56,7 +58,7 @@ def sections(value: Any) -> Iterator[Section]:
 
 def reached(section: Section) -> Iterator[Section]:
     yield section
-    for name, _ in ruled_fields(type(section)):
+    for name, _ in OF_SECTIONS.ruled_fields(type(section)):
         value = getattr(section, name)
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, Section):
@@ -111,17 +113,17 @@ def test_every_rule_inside_a_section_is_kept_and_broken() -> None:
 
 def test_every_rule_between_sections_is_kept_and_broken() -> None:
     seen: Counter[tuple[str, bool]] = Counter()
-    job_rules, stage_rules = (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES), (*STAGE_RULES, *FINETUNE_STAGE_RULES)
+    job_rules = (*RULES, *JOB_RULES, *POD_RULES)
     for job in jobs():
         for job_rule in job_rules:
             seen[job_rule.check.__name__, not list(job_rule.check(job.spec))] += 1
         trained = None
         for stage in job.spec.stages:
-            view = StageView(stage, job.spec, trained)
-            for stage_rule in stage_rules:
+            view = StageView(stage, job.spec, trained, job.spec.ranks)
+            for stage_rule in STAGE_RULES:
                 seen[stage_rule.check.__name__, not list(stage_rule.check(view))] += 1
             trained = stage.pretrain or trained
-    rules = [rule.check.__name__ for rule in (*job_rules, *stage_rules)]
+    rules = [rule.check.__name__ for rule in (*job_rules, *STAGE_RULES)]
     assert {(rule, holds) for rule in rules for holds in (True, False)} - seen.keys() == set()
 
 

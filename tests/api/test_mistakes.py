@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from bert_job.problems import ABSENT, Problem
 from bert_operator.api.parsing.validation import parse_job
-from bert_operator.errors import ABSENT, InvalidJob, Problem
+from bert_operator.errors import InvalidJob
 from job_changes import Spec, both, drop, pretrain, put
 from sample_job import EVALUATE, EXPORT, PHASE1, PREPARE, sample_document
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from bert_job.problems import render_path
 from bert_operator.api.crd import render_crd
 from bert_operator.api.parsing.schema_problems import PATTERNS
 from bert_operator.api.schema.json_schema import Node, job_node
 from bert_operator.cluster.settings import load_settings
-from bert_operator.errors import InvalidJob, SettingsError, render_path
+from bert_operator.errors import InvalidJob, SettingsError
 from job_changes import both, put
 from sample_job import sample_job
 

@@ -83,7 +83,7 @@ def identified(change: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("written", "trained"), [({}, 1.0), ({"maxGradientNorm": 0}, None), ({"maxGradientNorm": 2}, 2)]
+    ("written", "trained"), [({}, 1.0), ({"maxGradientNorm": 0}, 0.0), ({"maxGradientNorm": 2}, 2)]
 )
 def test_zero_is_no_clipping(written: Document, trained: float | None) -> None:
     job = identified(both(put("optimizer", value=written), finetune(optimizer=written)))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bert_job.problems import ABSENT
 from bert_operator.api.parsing.validation import parse_job
-from bert_operator.errors import ABSENT, InvalidJob
+from bert_operator.errors import InvalidJob
 from rule_cases import RULE_CASES
 from sample_job import sample_document, sample_job
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from bert_job import model as presets
 from bert_operator.api.parsing.validation import advise, check_rules, parse_job
-from bert_operator.api.schema import presets
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import ConditionType, FailureReason, Reason
 from bert_operator.errors import InvalidJob

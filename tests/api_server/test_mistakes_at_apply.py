@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from bert_job.problems import ABSENT
 from bert_operator.api.parsing.validation import parse_job
-from bert_operator.errors import ABSENT, InvalidJob
+from bert_operator.errors import InvalidJob
 from cluster_api import Api
 from control_plane import ControlPlane
 from job_changes import Change, both, drop, pretrain, put

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from bert_job.section import Section
 from bert_operator.api.crd import render_crd
 from bert_operator.api.parsing.profiles import PLATFORM_FIELDS
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.section import Section
 from bert_operator.errors import InvalidJob
 from cluster_api import Answer, Api
 from job_documents import as_kubectl_sends_it, draw_document, wrong_fields

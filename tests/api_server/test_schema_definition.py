@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from bert_job.pretraining import PretrainSpec
+from bert_job.stages import Stage
 from bert_operator.api.crd import render_crd
 from bert_operator.api.schema import bert_pretrain_job
 from cluster_api import Api
@@ -91,8 +93,8 @@ def test_kubectl_knows_the_short_name(kubectl: list[str], job: str) -> None:
     ("path", "section"),
     [
         ("spec", bert_pretrain_job.JobSpec),
-        ("spec.stages", bert_pretrain_job.Stage),
-        ("spec.stages.pretrain", bert_pretrain_job.PretrainSpec),
+        ("spec.stages", Stage),
+        ("spec.stages.pretrain", PretrainSpec),
         ("spec.runPolicy", bert_pretrain_job.RunPolicy),
     ],
 )

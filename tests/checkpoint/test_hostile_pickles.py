@@ -161,4 +161,4 @@ def test_a_step_on_no_device_is_refused(tmp_path: Path) -> None:
     }
     torch.save({"model": tensors, "optimizer": {"param_groups": groups, "state": state}}, tmp_path / "ckpt_1.pt")
     with pytest.raises(InputError, match="optimizer: step: got 2 of float32; allowed: a number"):
-        load(tmp_path / "ckpt_1.pt", "nvidia", small_model(), vocabulary, what="weights_and_optimizer")
+        load(tmp_path / "ckpt_1.pt", "nvidia", small_model(), vocabulary, what="weightsAndOptimizer")

@@ -287,12 +287,12 @@ def test_a_pipe_in_a_checkpoint_is_not_waited_for(tmp_path: Path, name: str) -> 
 def test_updates_that_nobody_can_have_made_are_not_counted(tmp_path: Path, field: str, value: object) -> None:
     path = write_run(tmp_path / "run", **{field: value})
     with pytest.raises(InputError, match=r"manifest.json: not a manifest .* from 0 to 9007199254740992"):
-        load(path, "bert-trainer", small_model(), write_vocabulary(tmp_path), what="weights_and_optimizer")
+        load(path, "bert-trainer", small_model(), write_vocabulary(tmp_path), what="weightsAndOptimizer")
 
 
 def test_a_checkpoint_s_updates_are_counted(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", num_applied=7, moment_steps=9)
-    _, steps, _, _ = load(path, "bert-trainer", small_model(), write_vocabulary(tmp_path), what="weights_and_optimizer")
+    _, steps, _, _ = load(path, "bert-trainer", small_model(), write_vocabulary(tmp_path), what="weightsAndOptimizer")
     assert steps == 9
 
 

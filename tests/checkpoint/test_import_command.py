@@ -121,9 +121,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"num_attention_heads": 3}, "num_attention_heads: got 3; allowed: a divisor of hidden_size 8"),
-        ({"vocab_size": 10**7}, "vocab_size: got 10000000; allowed: 13 to 4109, for the 13 entries of"),
-        ({"vocab_size": 12}, "vocab_size: got 12; allowed: 13 to 4109"),
+        ({"num_attention_heads": 3}, "num_attention_heads: got 3; allowed: a divisor of hiddenSize 8"),
+        ({"vocab_size": 10**7}, "vocabulary_size: got 10000000; allowed: 13 to 4109, for the 13 entries of"),
+        ({"vocab_size": 12}, "vocabulary_size: got 12; allowed: 13 to 4109"),
     ],
 )
 def test_a_description_of_no_model_or_another_s_is_refused(

@@ -114,7 +114,7 @@ def test_moments_follow_the_order_of_the_optimizer(tmp_path: Path, vocabulary: V
     theirs = small_model(seed=1)
     tensors = nvidia_tensors(theirs)
     path = write(tmp_path / "ckpt_7.pt", model=tensors, optimizer=optimizer_state(tensors, step=step))
-    message, steps, found, moments = load(path, "nvidia", small_model(), vocabulary, what="weights_and_optimizer")
+    message, steps, found, moments = load(path, "nvidia", small_model(), vocabulary, what="weightsAndOptimizer")
     assert_loaded(found, theirs)
     assert_loaded(moments["first_moment"], theirs, factor=2)
     assert_loaded(moments["second_moment"], theirs, factor=3, squared=True)
@@ -134,7 +134,7 @@ def test_moments_of_a_real_optimizer_over_another_program_s_model_find_their_nam
     optimizer.step()
     path = write(tmp_path / "ckpt_1.pt", model=theirs.state_dict(), optimizer=optimizer.state_dict())
     model = small_model()
-    _, steps, found, moments = load(path, "nvidia", model, vocabulary, what="weights_and_optimizer")
+    _, steps, found, moments = load(path, "nvidia", model, vocabulary, what="weightsAndOptimizer")
     assert steps == 1
     wanted = {name: optimizer.state[parameter] for name, parameter in theirs.named_parameters()}
     values = dict(theirs.named_parameters())
@@ -160,7 +160,7 @@ def test_parameters_are_grouped_by_the_names_that_their_trainer_gives_them(
     masters = [own[name] for group in optimizer_order(own) for name in group]
     half = {name: tensor.half() for name, tensor in tensors.items()}
     path = write(tmp_path / "ckpt_7.pt", **{"model": half, "optimizer": optimizer_state(own), "master params": masters})
-    _, steps, found, moments = load(path, "nvidia", small_model(), vocabulary, what="weights_and_optimizer")
+    _, steps, found, moments = load(path, "nvidia", small_model(), vocabulary, what="weightsAndOptimizer")
     assert steps == 7
     assert_loaded(found, theirs)
     assert_loaded(moments["first_moment"], theirs, 2.0)
@@ -267,7 +267,7 @@ def test_moments_that_cannot_be_told_apart_are_refused_with_the_reason(
     change(state)
     path = write(tmp_path / "ckpt_7.pt", model=tensors, optimizer=state)
     with pytest.raises(InputError, match=words):
-        load(path, "nvidia", small_model(), vocabulary, what="weights_and_optimizer")
+        load(path, "nvidia", small_model(), vocabulary, what="weightsAndOptimizer")
     load(path, "nvidia", small_model(), vocabulary)
 
 

@@ -114,11 +114,11 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(
     assert damage == "manifest missing" or "phase1-00000002" in caplog.text
 
 
-def test_a_checkpoint_of_another_contract_version_says_so(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_format_says_so(tmp_path: Path) -> None:
     path = save(make_store(tmp_path), 1)
     manifest = path / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"contract_version": 1', '"contract_version": 9'))
-    with pytest.raises(TrainerError, match="contract version 9, this is 1"):
+    with pytest.raises(TrainerError, match="written in format 9, this trainer reads 1"):
         read_checkpoint(path)
 
 

@@ -52,7 +52,7 @@ def test_both_have_the_same_defaults(weights: Path, task: str) -> None:
     assert {name: value for name, value in command.items() if name not in PLACE} == {
         name: value for name, value in job.items() if name not in PLACE
     }
-    assert {**command["model"], "vocab_size": len(WORDS)} == job["model"]
+    assert {**command["model"], "vocabulary_size": len(WORDS)} == job["model"]
 
 
 def test_both_read_a_table_of_one_s_own_alike(weights: Path) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bert_operator.api.schema import bert_pretrain_job, finetuning
+from bert_job import run_stages as trainer
+from bert_job.finetuning import EarlyStoppingSpec, TableColumnsSpec
+from bert_job.optimization import WarmupSpec
+from bert_job.stages import STAGE_KINDS
+from bert_job.tasks import SPAN_TASKS, TASK_METRICS, TaskName
 from bert_operator.local.summary import print_summary
 from bert_operator.render.run_config import render_run_config
 from bert_trainer.config import checks
-from bert_trainer.config import finetuning as trainer
-from bert_trainer.config.optimization import OptimizerConfig, Schedule, Warmup
 from bert_trainer.output.report import make_report
 from bert_trainer.tasks.catalog import TASKS
 from finetune_cases import MODEL, MRPC, OWN, SPANS, alone, data, finetune
@@ -49,8 +51,18 @@ def test_a_stage_is_rendered_with_every_default() -> None:
         "kind": "finetune",
         "name": "task",
         "task": "mrpc",
-        "data": {"folder": "/mnt/data/glue/MRPC"},
+        "data": {
+            "folder": "/mnt/data/glue/MRPC",
+            "train": None,
+            "validation": None,
+            "test": None,
+            "format": "auto",
+            "columns": dict.fromkeys(TableColumnsSpec.model_fields),
+            "labels": [],
+        },
         "start_from": "pretrained",
+        "lower_case": None,
+        "max_unknown_share": 0.1,
         "sequence_length": 128,
         "doc_stride": 128,
         "max_query_length": 64,
@@ -58,12 +70,10 @@ def test_a_stage_is_rendered_with_every_default() -> None:
         "global_batch_size": 32,
         "micro_batch_size": 32,
         "epochs": 3.0,
-        "schedule": {
-            "learning_rate": 2e-5,
-            "warmup": {"proportion": 0.1},
-            "decay": "linear",
-            "after_warmup": "continuous",
-        },
+        "learning_rate": 2e-5,
+        "warmup": {"steps": None, "proportion": 0.1},
+        "decay": "linear",
+        "after_warmup": "continuous",
         "learning_rate_scaling": "none",
         "optimizer": {
             "name": "adamw",
@@ -75,9 +85,13 @@ def test_a_stage_is_rendered_with_every_default() -> None:
             "max_gradient_norm": 1.0,
             "partitioning": "none",
         },
-        "seeds": [42],
+        "head_dropout": None,
+        "seeds": 1,
+        "run_seeds": [42],
         "synchronize_gradients": True,
         "evaluate_every_epochs": 1.0,
+        "metric": None,
+        "early_stopping": None,
     }
 
 
@@ -130,7 +144,7 @@ def test_the_trainer_reads_what_a_job_sets() -> None:
             validation="/mnt/data/b.csv",
             test="/mnt/data/c.csv",
             format="tsv",
-            columns=trainer.TableColumns(text="a", text_pair="b", label="c", id="d"),
+            columns=TableColumnsSpec(text="a", text_pair="b", label="c", id="d"),
             labels=("no", "yes"),
         ),
         start_from="random",
@@ -139,25 +153,29 @@ def test_the_trainer_reads_what_a_job_sets() -> None:
         global_batch_size=16,
         micro_batch_size=4,
         epochs=0.5,
-        schedule=Schedule(learning_rate=2e-5, warmup=Warmup(steps=500), decay="constant", after_warmup="published"),
+        learning_rate=2e-5,
+        warmup=WarmupSpec(steps=500),
+        decay="constant",
+        after_warmup="published",
         learning_rate_scaling="sqrtRanks",
-        optimizer=OptimizerConfig(
+        optimizer=trainer.FinetuneOptimizer(
             name="lamb",
             beta1=0.8,
             beta2=0.999,
             epsilon=1e-6,
             weight_decay=3e-7,
             bias_correction=False,
-            max_gradient_norm=None,
+            max_gradient_norm=0.0,
             # A model of its own on every rank.
             partitioning="none",
         ),
         head_dropout=0.0,
-        seeds=(7, 8, 9),
+        seeds=3,
+        run_seeds=(7, 8, 9),
         synchronize_gradients=False,
         evaluate_every_epochs=0.25,
         metric="f1",
-        early_stopping=trainer.EarlyStopping(patience=2, min_improvement=0.01),
+        early_stopping=EarlyStoppingSpec(patience=2, min_improvement=0.01),
     )
 
 
@@ -220,32 +238,12 @@ def test_the_summary_reads_what_the_trainer_s_report_says(tmp_path: Path) -> Non
     ) in stream.getvalue()
 
 
-def test_both_sides_know_the_same_tasks_metrics_and_columns() -> None:
-    assert set(typing.get_args(finetuning.TaskName)) == set(typing.get_args(trainer.TaskName)) == set(TASKS)
-    assert {name: task.metrics for name, task in TASKS.items()} == dict(finetuning.TASK_METRICS)
-    assert finetuning.MISMATCHED == trainer.MISMATCHED
-    assert finetuning.OWN_TABLES == trainer.OWN_TABLES
-    assert finetuning.SPAN_TASKS == trainer.SPAN_TASKS
-    assert set(finetuning.SPAN_TASKS) == {name for name, task in TASKS.items() if task.kind == "spans"}
-    assert set(finetuning.TableColumnsSpec.model_fields) == set(trainer.TableColumns.model_fields)
-    assert set(finetuning.TaskDataSpec.model_fields) == set(trainer.TaskData.model_fields)
-
-
-def test_both_sides_have_the_same_fields_and_defaults() -> None:
-    ours, theirs = finetuning.FinetuneSpec.model_fields, trainer.FinetuneStage.model_fields
-    in_schedule = {"learning_rate", "warmup", "decay", "after_warmup"}
-    assert set(ours) - in_schedule == set(theirs) - {"kind", "name", "schedule"}
-    for name in ours.keys() & theirs.keys():
-        # seeds: a number here, the seeds themselves there. max_unknown_share: rendered where a job sets it, so that the
-        # default is the trainer's alone. Required ones have no default to compare.
-        if (
-            name not in ("seeds", "max_unknown_share")
-            and not theirs[name].is_required()
-            and not ours[name].is_required()
-        ):
-            assert ours[name].default == theirs[name].default, name
+def test_every_task_is_trained_and_measured_as_it_is_listed() -> None:
+    assert set(typing.get_args(TaskName)) == set(TASKS)
+    assert {name: task.metrics for name, task in TASKS.items()} == dict(TASK_METRICS)
+    assert set(SPAN_TASKS) == {name for name, task in TASKS.items() if task.kind == "spans"}
 
 
 def test_a_stage_has_no_other_kind_beside_it() -> None:
-    assert bert_pretrain_job.STAGE_KINDS == ("prepare", "pretrain", "evaluate", "finetune", "export")
+    assert STAGE_KINDS == ("prepare", "pretrain", "evaluate", "finetune", "export")
     assert sample_job(data(OWN)).spec.stages[FINETUNE].kinds == ("finetune",)

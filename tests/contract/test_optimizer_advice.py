@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_operator.api.schema.optimizers import MAX_ADAMW_BATCH
+from bert_job.optimizers import MAX_ADAMW_BATCH
 from bert_trainer.training import verdict
 
 

@@ -10,13 +10,13 @@ import argparse
 
 import pytest
 
+from bert_job import recipes
+from bert_job.run_config import RunConfig
+from bert_job.run_stages import EvaluateStage, PrepareStage, PretrainStage
 from bert_operator.api.parsing.validation import advise
-from bert_operator.api.schema import recipes as ours
 from bert_operator.render.run_config import render_run_config
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.run_config import RunConfig
-from bert_trainer.config.stages import EvaluateStage, PrepareStage, PretrainStage
-from bert_trainer.dataset.build import recipes as theirs
+from bert_trainer.dataset.build.recipes import with_num_shards
 from bert_trainer.dataset.commands.build import wanted_lengths
 from bert_trainer.dataset.commands.build_options import add_options, parse_stage
 from job_changes import Change, both, only, pretrain, put
@@ -41,20 +41,6 @@ def predictions(config: RunConfig) -> list[int]:
 def prepare_stage(config: RunConfig) -> PrepareStage:
     (stage,) = (stage for stage in config.stages if isinstance(stage, PrepareStage))
     return stage
-
-
-@pytest.mark.parametrize("name", ["nvidia", "mlperf"])
-def test_both_sides_have_the_same_recipes(name: str) -> None:
-    mine, other = ours.RECIPES[name], theirs.RECIPES[name]  # type: ignore[index]
-    assert set(ours.RECIPES) == set(theirs.RECIPES)
-    assert (mine.dupe_factor, mine.num_shards, mine.layout) == (
-        other.settings["dupe_factor"],
-        other.num_shards,
-        other.layout,
-    )
-    assert mine.num_balanced_shards == (other.resharding.num_shards if other.resharding else None)
-    job = sample_job(both(only(PREPARE), prepared(recipe=name, sequenceLengths=[128, 512])))
-    assert ours.list_lengths(job.spec) == other.lengths
 
 
 @pytest.mark.parametrize(("name", "factor", "number"), [(None, 5, 20), ("nvidia", 5, 20), ("mlperf", 10, 76)])
@@ -102,7 +88,7 @@ def test_the_command_line_builds_what_the_job_builds(name: str) -> None:
     line = ["--text", "builtin:python-docs", "--output", "x", "--recipe", name, "--vocabulary-size", "4096"]
     by_hand = parse_stage(parser.parse_args(line), {})
     assert prepare_stage(load(prepared(recipe=name))) == by_hand
-    assert theirs.with_num_shards(by_hand, None).num_shards == ours.RECIPES[name].num_shards
+    assert with_num_shards(by_hand, None).num_shards == recipes.RECIPES[name].num_shards
 
 
 def test_notes_say_which_values_came_from_the_recipe() -> None:
@@ -133,9 +119,6 @@ def test_lengths_for_others_come_beside_those_that_the_job_reads() -> None:
     assert prepare_stage(load(prepared(sequenceLengths=[128]))).lengths == ()
 
 
-def test_a_bound_for_unknown_words_is_written_only_where_a_job_sets_one() -> None:
-    # A trainer of the release before refuses a setting that it does not know.
-    rendered = render_run_config(sample_job(), uid="u", ranks=2, hosts=1, output_folder="/out")
-    assert "max_unknown_share" not in str(rendered)
+def test_the_bound_for_unknown_words_is_the_same_where_a_job_sets_none() -> None:
     assert prepare_stage(load(lambda _: None)).max_unknown_share == 0.1
     assert prepare_stage(load(prepared(maxUnknownShare=1))).max_unknown_share == 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bert_trainer.dataset.build.recipes import RECIPES as RECIPES_OF_BUILDS
+from bert_trainer.dataset.build.recipes import NAMES
 from child_cases import Document, container, templates
 from examples import Rendered, read_example, render, settings_of
 
@@ -205,7 +205,7 @@ def test_mlperf_s_shards_are_written_where_intel_s_jobs_read_them() -> None:
         for name in ("18-wikipedia/mlperf", "12-intel-pytorch/8-nodes-2-ranks")
     )
     assert written["dataset"]["vocabulary_file"] == read["dataset"]["vocabulary_file"]
-    shards = RECIPES_OF_BUILDS["mlperf"].resharding
+    shards = NAMES["mlperf"].resharding
     assert shards is not None
     folders = [shards.folder_name.format(tokens=tokens) for tokens in (128, 512)]
     assert [stage["shards"] for stage in read["stages"] if stage["kind"] == "pretrain"] == [

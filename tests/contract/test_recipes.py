@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
+from bert_job.run_config import RunConfig
+from bert_job.run_stages import FinetuneStage, PrepareStage, PretrainStage
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.render.run_config import render_run_config
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.run_config import RunConfig
-from bert_trainer.config.stages import PrepareStage, PretrainStage
 from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.training.data_loader import num_micro_batches
 from examples import list_examples, read_example
@@ -103,7 +102,7 @@ TENSORFLOW = Phase(
 # hosts, ranks on each, precision, optimizer, phases
 NVIDIA = ("fp16", ("lamb", 0.9, 0.999, 1e-6, 0.01, True, 1.0, "none"))
 ORT = ("fp16", ("lamb", 0.9, 0.999, 1e-6, 0.01, True, 1.0, "zero1"))
-INTEL = ("bf16", ("lamb", 0.9, 0.999, 1e-6, 0.01, False, None, "none"))
+INTEL = ("bf16", ("lamb", 0.9, 0.999, 1e-6, 0.01, False, 0.0, "none"))
 GOOGLE = ("fp32", ("adamw", 0.9, 0.999, 1e-6, 0.01, False, 1.0, "none"))
 RECIPES: dict[str, tuple[int, int, tuple[str, tuple[Any, ...]], tuple[Phase, ...]]] = {
     "10-nvidia/8-gpus": (1, 8, NVIDIA, (nvidia_1(8192, 128, 64, 65_536), nvidia_2(4096, 256, 16, 32_768))),
@@ -157,10 +156,10 @@ def test_batches_passes_and_lengths_are_the_recipe_s(example: str) -> None:
 def test_learning_rates_are_those_of_the_recipe_s_formula(example: str) -> None:
     *_, phases = RECIPES[example]
     for stage, phase in zip(pretrain_stages(parse_run_config(resolve(example))), phases, strict=True):
-        assert stage.schedule.learning_rate == phase.learning_rate
-        assert (stage.schedule.warmup.proportion or 0.0) == phase.warmup
+        assert stage.learning_rate == phase.learning_rate
+        assert (stage.warmup.proportion or 0.0) == phase.warmup
         assert len(phase.rates) == 5
-        found = {step: learning_rate(stage.schedule, step, phase.steps) for step in phase.rates}
+        found = {step: learning_rate(stage, step, phase.steps) for step in phase.rates}
         assert found == pytest.approx(phase.rates, rel=2e-5)
 
 
@@ -230,7 +229,7 @@ def test_mlperf_starts_from_its_checkpoint_and_is_evaluated_by_its_rule() -> Non
     every = int(0.05 * (230.23 * stage.global_batch_size + 3_000_000) / 25_000) * 25_000
     assert (evaluation.every_samples, evaluation.start_samples, evaluation.max_samples) == (every, None, 10_000)
     assert (stage.global_batch_size, stage.micro_batch_size * config.world.ranks) == (448, 448)
-    assert (stage.schedule.learning_rate, stage.schedule.warmup.steps, stage.length.steps) == (4.25e-4, 0, 6700)
+    assert (stage.learning_rate, stage.warmup.steps, stage.length.steps) == (4.25e-4, 0, 6700)
 
 
 def test_wikipedia_is_prepared_alone_by_nvidia_s_numbers() -> None:
@@ -265,10 +264,10 @@ def test_intel_s_two_processes_keep_their_learning_rate_and_their_own_models() -
     stage = finetune_stage(config)
     assert (config.world.ranks, config.precision) == (2, "bf16")
     # The script multiplies 2e-5 by the square root of its two processes, whose gradients it does not synchronize.
-    assert (stage.schedule.learning_rate, stage.learning_rate_scaling) == (2e-5, "sqrtRanks")
+    assert (stage.learning_rate, stage.learning_rate_scaling) == (2e-5, "sqrtRanks")
     assert (stage.synchronize_gradients, stage.global_batch_size) == (False, 32)
     assert (stage.task, stage.epochs, stage.sequence_length) == ("mrpc", 3, 128)
-    assert (stage.schedule.warmup.proportion, stage.schedule.decay, stage.schedule.after_warmup) == (
+    assert (stage.warmup.proportion, stage.decay, stage.after_warmup) == (
         0.1,
         "linear",
         "published",
@@ -280,7 +279,7 @@ def test_squad_is_trained_by_intel_s_numbers() -> None:
     config = parse_run_config(resolve("15-squad"))
     stage = finetune_stage(config)
     assert (stage.task, stage.sequence_length, stage.doc_stride) == ("squad", 384, 128)
-    assert (stage.global_batch_size, stage.schedule.learning_rate, stage.epochs) == (24, 3e-5, 2)
+    assert (stage.global_batch_size, stage.learning_rate, stage.epochs) == (24, 3e-5, 2)
     assert (stage.max_query_length, stage.max_answer_length, stage.lower_case) == (64, 30, True)
     assert (stage.learning_rate_scaling, stage.synchronize_gradients) == ("none", True)
 
@@ -312,8 +311,8 @@ def test_azure_s_numbers_are_those_of_its_three_models(
     assert (stage.global_batch_size, stage.micro_batch_size) == (rows, micro_batch_size)
     assert num_micro_batches(stage.global_batch_size, stage.micro_batch_size, 16) == accumulation * 16
     assert -(-8551 // stage.global_batch_size) == steps_per_epoch  # CoLA's sentences
-    assert (stage.schedule.learning_rate, stage.schedule.warmup.steps, stage.epochs) == (3e-5, 500, 100)
-    found = {step: learning_rate(stage.schedule, step, 100 * steps_per_epoch) for step in rates}
+    assert (stage.learning_rate, stage.warmup.steps, stage.epochs) == (3e-5, 500, 100)
+    found = {step: learning_rate(stage, step, 100 * steps_per_epoch) for step in rates}
     assert found == pytest.approx(rates, rel=1e-6)
     optimizer = stage.optimizer
     assert (optimizer.name, optimizer.beta1, optimizer.beta2, optimizer.weight_decay) == ("adamw", 0.8, 0.999, 3e-7)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bert_trainer.config.run_config import DatasetConfig
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_config import DatasetConfig
+from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from silent import Silent

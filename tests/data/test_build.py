@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_trainer.config.run_config import DatasetConfig
+from bert_job.run_config import DatasetConfig
 from bert_trainer.dataset.build.passes import CorpusPasses
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.quality.verification import VerifyTask, verify_shard

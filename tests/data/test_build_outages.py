@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bert_trainer.config.run_config import DatasetConfig
+from bert_job.run_config import DatasetConfig
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
 from silent import Silent

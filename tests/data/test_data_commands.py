@@ -14,8 +14,8 @@ import h5py
 import numpy as np
 import pytest
 
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.run_config import RunConfig
+from bert_job.run_config import RunConfig
+from bert_job.run_stages import FinetuneStage
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.commands.build import wanted_lengths
 from relayout import relayout
@@ -58,13 +58,13 @@ def run_config(text: Path, folder: Path, **changes: object) -> RunConfig:
                 "global_batch_size": 4,
                 "micro_batch_size": 4,
                 "length": {"steps": 2},
-                "schedule": {"learning_rate": 0.001},
+                "learning_rate": 0.001,
             },
             {"kind": "evaluate", "sequence_length": 32, "max_predictions_per_sequence": 5},
         ],
         **changes,
     }
-    return RunConfig.model_validate(whole_document(document))
+    return RunConfig.model_validate_json(json.dumps(whole_document(document)))
 
 
 def write_config(path: Path, config: RunConfig) -> Path:
@@ -246,7 +246,7 @@ def test_lengths_come_from_the_stages_that_read_the_dataset(tmp_path: Path) -> N
     ready = config.stages[1].model_copy(update={"shards": "elsewhere", "sequence_length": 64})
     assert wanted_lengths(config.model_copy(update={"stages": (*config.stages, ready)})) == [(32, 5)]
     assert wanted_lengths(config.model_copy(update={"stages": config.stages[:1]})) == [(128, 20), (512, 80)]
-    task = FinetuneStage.model_validate(finetune_stage(tmp_path))
+    task = FinetuneStage.model_validate_json(json.dumps(finetune_stage(tmp_path)))
     assert wanted_lengths(config.model_copy(update={"stages": (*config.stages, task)})) == [(32, 5)]
     assert wanted_lengths(config.model_copy(update={"stages": (config.stages[0], task)})) == []
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.run_config import DatasetConfig
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_config import DatasetConfig
+from bert_job.run_stages import Corpus, PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.corpus import corpora
 from bert_trainer.dataset.corpus.formats import wikipedia
@@ -26,8 +26,8 @@ LENGTH, ADDED = (32, 5), (64, 10)
 
 
 def build(folder: Path, *lengths: tuple[int, int]) -> DatasetInfo:
-    texts = [{"path": str(folder / name)} for name in ("wiki.xml", "other.txt")]
-    stage = PrepareStage.model_validate({"corpora": texts, "vocabulary_size": 120, "num_shards": 2, "num_processes": 1})
+    texts = tuple(Corpus(path=str(folder / name)) for name in ("wiki.xml", "other.txt"))
+    stage = PrepareStage(corpora=texts, vocabulary_size=120, num_shards=2, num_processes=1)
     return build_dataset(stage, DatasetConfig(folder=str(folder / "data")), list(lengths), Silent())
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_trainer.config.run_config import DatasetConfig
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_config import DatasetConfig
+from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.build.estimates import Estimate, check_estimate, estimate_build, free_disk
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.errors import InputError

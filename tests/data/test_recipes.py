@@ -9,8 +9,8 @@ from pathlib import Path
 import h5py
 import pytest
 
-from bert_trainer.config.run_config import DatasetConfig
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_config import DatasetConfig
+from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.build.recipes import corpus_name
@@ -278,8 +278,8 @@ def test_conflicting_options_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert main([*base, "--balanced-shards", "3"]) == 2
     assert main([*base, "--masking", "dynamic", "--layout", "intel"]) == 2
     message = capsys.readouterr().err
-    assert "only with --recipe mlperf" in message
-    assert "allowed with --masking dynamic: compact" in message
+    assert "--balanced-shards: got 3 with recipe null; allowed: only with recipe: mlperf" in message
+    assert "--layout: got intel with masking dynamic; allowed: compact with masking: dynamic" in message
 
 
 def test_a_dataset_of_one_recipe_is_not_mixed_with_another(

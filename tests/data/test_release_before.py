@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.run_config import DatasetConfig
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_config import DatasetConfig
+from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo, read_dataset_info
 from kept_release import TEXT_TIME_NS, release_before

@@ -14,8 +14,8 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
-from bert_trainer.config.run_config import DatasetConfig
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_config import DatasetConfig
+from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary
 from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings

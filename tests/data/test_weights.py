@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_trainer.config.run_config import DatasetConfig
-from bert_trainer.config.stages import CorpusConfig, PrepareStage
+from bert_job.run_config import DatasetConfig
+from bert_job.run_stages import Corpus, PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.commands.terminal import ProgressBar
 from bert_trainer.dataset.corpus.weights import count_draws, draw_chance, repeats_in_pass
@@ -42,8 +42,8 @@ def write_corpus(path: Path, origin: str) -> Path:
     return path
 
 
-def build(root: Path, vocabulary: Path, corpora: list[CorpusConfig], **settings: object) -> DatasetInfo:
-    chosen = {"corpora": corpora, "lower_case": True, "num_processes": 1, "num_shards": 3, "seed": 7, **settings}
+def build(root: Path, vocabulary: Path, corpora: list[Corpus], **settings: object) -> DatasetInfo:
+    chosen = {"corpora": tuple(corpora), "lower_case": True, "num_processes": 1, "num_shards": 3, "seed": 7, **settings}
     stage = PrepareStage.model_validate(chosen)
     dataset = DatasetConfig(folder=str(root), vocabulary_file=str(vocabulary))
     return build_dataset(stage, dataset, [(32, 5)], ProgressBar())
@@ -65,9 +65,9 @@ def walks(root: Path, vocabulary: Path, split: str = "training") -> Counter[str]
     return found
 
 
-def corpora_of(tmp_path: Path, *weights: float) -> list[CorpusConfig]:
+def corpora_of(tmp_path: Path, *weights: float) -> list[Corpus]:
     return [
-        CorpusConfig(path=str(write_corpus(tmp_path / f"{origin}.txt", origin)), weight=weight, lines="sentences")
+        Corpus(path=str(write_corpus(tmp_path / f"{origin}.txt", origin)), weight=weight, lines="sentences")
         for origin, weight in zip("ab", weights, strict=False)
     ]
 
@@ -104,7 +104,7 @@ def test_weights_of_one_change_no_byte(tmp_path: Path, vocabulary: Path) -> None
     for origin in "ab":
         write_corpus(folder / f"{origin}.txt", origin)
     build(tmp_path / "apart", vocabulary, corpora)
-    build(tmp_path / "data", vocabulary, [CorpusConfig(path=str(folder), lines="sentences")])
+    build(tmp_path / "data", vocabulary, [Corpus(path=str(folder), lines="sentences")])
     name = "seq_len_32_max_pred_5"
     shards = list_shards(tmp_path / "apart" / name)
     assert [path.read_bytes() for path in shards] == [

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bert_job.section import Section
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.section import Section
 
 FOLDER = Path(__file__).parents[2] / "docs" / "guides" / "coming-from"
 RECIPES = {page.stem: page.read_text() for page in sorted(FOLDER.glob("*.md")) if page.stem != "README"}

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 import yaml
 
+from bert_job.model import PRESETS
+from bert_job.run_config import DatasetConfig
+from bert_job.run_stages import PrepareStage
 from bert_operator.api.parsing.validation import advise, parse_job
-from bert_operator.api.schema.presets import PRESETS
 from bert_operator.render.run_config import render_run_config
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.run_config import DatasetConfig
-from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from in_process import train
 from sample_job import PREPARE, sample_document

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import pytest
 
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.commands.fetch import describe_progress
 from bert_trainer.dataset.corpus.corpora import open_corpora
@@ -159,7 +159,7 @@ def test_the_latest_dump_of_a_wiki_is_fetched_by_its_date_and_read(tmp_path: Pat
     serve_wikipedia(server, bz2.compress(dump(page("A", "Ein Satz. Noch einer."))))
     assert fetch(server, tmp_path, "wikipedia", "--language", "de") == 0
     path = tmp_path / "dewiki-20260101-pages-articles-multistream.xml.bz2"
-    documents = list(open_corpora([CorpusConfig(path=str(path), language="de")]).documents())
+    documents = list(open_corpora([CorpusSpec(path=str(path), language="de")]).documents())
     assert [document.sentences for document in documents] == [("Ein Satz.", "Noch einer.")]
 
 
@@ -189,7 +189,7 @@ def test_the_mlperf_text_is_fetched_by_its_list_and_read(
     server.plans["/training.mlcommons-storage.org/text/results4/part-00001-of-00500"] = [Answer(breaks_after=3)]
     monkeypatch.setattr("time.sleep", lambda _: None)
     assert fetch(server, tmp_path, "mlperf-text") == 0
-    documents = list(open_corpora([CorpusConfig(path=str(tmp_path / "results4"))]).documents())
+    documents = list(open_corpora([CorpusSpec(path=str(tmp_path / "results4"))]).documents())
     assert [document.sentences for document in documents] == [("Part 0.", "End."), ("Part 1.", "End.")]
 
 

@@ -24,7 +24,7 @@ def samples() -> Samples:
 
 @pytest.fixture(scope="module")
 def model() -> Bert:
-    config = model_config(32, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
+    config = model_config(32, hidden_dropout=0.2, attention_dropout=0.2)
     return random_model(config, 61, seed=2, dtype=torch.float64)
 
 

@@ -72,7 +72,7 @@ def loss_of(model: torch.nn.Module, batch: Batch) -> Tensor:
 
 def test_gradients_of_a_whole_model_with_dropout_are_numerically_right() -> None:
     """Along a random direction in every tensor, against central differences in fp64."""
-    config = model_config(16, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)
+    config = model_config(16, hidden_dropout=0.3, attention_dropout=0.3)
     model = random_model(config, 29, seed=1, dtype=torch.float64)
     batch = random_batch([9, 4, 7], sequence_length=9, predictions=3, vocabulary_size=29, seed=1)
     loss_of(model, batch).backward()
@@ -92,7 +92,7 @@ def test_gradients_of_a_whole_model_with_dropout_are_numerically_right() -> None
 
 
 def test_dropout_changes_the_loss_from_step_to_step_but_not_within_one() -> None:
-    config = model_config(16, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.0)
+    config = model_config(16, hidden_dropout=0.1, attention_dropout=0.0)
     model = random_model(config, 29, seed=1, dtype=torch.float64)
     batch = random_batch([9, 4, 7], sequence_length=9, predictions=3, vocabulary_size=29, seed=1)
     losses = [

@@ -37,8 +37,8 @@ def uses(architecture: str) -> list[tuple[str, int, float, tuple[int, ...]]]:
         16,
         architecture=architecture,
         objective=objective,
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.2,
+        hidden_dropout=0.1,
+        attention_dropout=0.2,
     )
     batch = random_batch([9, 4], sequence_length=9, predictions=3, vocabulary_size=29, seed=1)
     keys = batch.dropout_keys(1, 1)

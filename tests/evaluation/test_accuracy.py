@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bert_trainer.config.stages import DataRange
+from bert_job.evaluation import DataRangeSpec
 from bert_trainer.dataset.shards import ShardFolder, write_shard
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.errors import InputError
@@ -68,7 +68,7 @@ def held_out(tmp_path_factory: pytest.TempPathFactory, shards: list[Samples]) ->
 @pytest.fixture(scope="module")
 def model() -> Bert:
     """Dropout is configured, and must not be used; weights that predict some tokens more than others."""
-    config = model_config(32, hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5)
+    config = model_config(32, hidden_dropout=0.5, attention_dropout=0.5)
     model = random_model(config, VOCABULARY_SIZE, seed=1, dtype=torch.float64)
     with torch.no_grad():
         model.mlm_bias[5] += 4.0
@@ -126,19 +126,19 @@ def test_a_range_is_what_counting_its_rows_by_hand_gives(
 ) -> None:
     """27 rows in three shards; a stage that trains up to 0.9 takes rows 0 to 23."""
     first, last = rows
-    data = EvaluationSet.of(held_out, micro_batch_size=4, data_range=DataRange(start=start, end=end))
+    data = EvaluationSet.of(held_out, micro_batch_size=4, data_range=DataRangeSpec(start=start, end=end))
     tokens, tokens_right, pairs_right, _ = count_by_hand(
         model, [Samples.concatenate(shards).take(slice(*rows))], last - first
     )
     found = evaluate(model, data, SingleRank(), CPU)
     assert (found.samples, found.masked_tokens) == (last - first, tokens)
     assert (found.masked_lm, found.next_sentence) == (tokens_right / tokens, pairs_right / found.samples)
-    assert SampleOrder(held_out.rows, 1, DataRange(start=0.0, end=0.9)).num_samples == 24
+    assert SampleOrder(held_out.rows, 1, DataRangeSpec(start=0.0, end=0.9)).num_samples == 24
 
 
 def test_a_range_without_samples_is_refused(held_out: ShardFolder) -> None:
     with pytest.raises(InputError, match=r"0\.5 to 0\.51 of 27 samples to evaluate on holds none"):
-        EvaluationSet.of(held_out, micro_batch_size=4, data_range=DataRange(start=0.5, end=0.51))
+        EvaluationSet.of(held_out, micro_batch_size=4, data_range=DataRangeSpec(start=0.5, end=0.51))
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 3, 5, 27, 1000])

@@ -93,7 +93,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path, dataset: Path) -> list[dict[str, Any]]:
     """Train four steps, evaluated after two and four, then evaluate; return the evaluations' records."""
     schedule = {"learning_rate": 1e-9, "warmup": {"steps": 1}, "decay": "constant"}
-    phase = pretrain_stage(length={"steps": 4}, schedule=schedule, evaluation=WHILE_TRAINING)
+    phase = pretrain_stage(length={"steps": 4}, **schedule, evaluation=WHILE_TRAINING)
     train(run_config(folder, dataset, stages=[phase, EVALUATE]))
     return [record for record in read_metrics(folder) if record["event"] == "evaluated"]
 

@@ -14,15 +14,16 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
+from bert_job.run_config import ModelConfig
 from bert_trainer.checkpoints import huggingface_export
 from bert_trainer.checkpoints.model_export import export_model
-from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.tokens.wordpiece import Encoder, Vocabulary, read_vocabulary, train_vocabulary
 from bert_trainer.errors import TrainerError
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
 from random_rows import model_config, random_model, random_samples
+from tensorflow_cases import OURS
 
 LENGTHS = [24, 5, 17]
 TEXT = [
@@ -41,7 +42,7 @@ SENTENCES = [
 ]
 CONFIGS = {
     "bert": model_config(32),
-    "bert, gelu_new": model_config(32, hidden_act="gelu_new"),
+    "bert, gelu_new": model_config(32, hidden_activation="gelu_new"),
     "mlm only": model_config(32, objective="mlm"),
     "distilbert": model_config(32, architecture="distilbert", objective="mlm"),
 }
@@ -179,14 +180,13 @@ def test_a_full_disk_is_named_and_the_earlier_export_stays(tmp_path: Path, monke
 
 def test_the_config_is_the_one_that_was_trained(tmp_path: Path) -> None:
     vocabulary = read_vocabulary(vocabulary_file(tmp_path, lower_case=True))
-    config = model_config(32, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3, layer_norm_eps=1e-9)
+    config = model_config(32, hidden_dropout=0.2, attention_dropout=0.3, layer_norm_epsilon=1e-9)
     export(Bert(config, vocabulary.size), vocabulary, tmp_path / "export", lower_case=True)
     written = json.loads((tmp_path / "export" / "config.json").read_text())
     assert written["model_type"] == "bert"
     assert written["architectures"] == ["BertForPreTraining"]
-    for name in (
-        *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
-        *("max_position_embeddings", "type_vocab_size", "hidden_act", "hidden_dropout_prob"),
-        *("attention_probs_dropout_prob", "initializer_range", "layer_norm_eps"),
-    ):
-        assert written[name] == getattr(config, name), name
+    same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    same += ("max_position_embeddings", "initializer_range")
+    for name in (*same, *OURS.keys() - {"vocab_size"}):
+        assert written[name] == getattr(config, OURS.get(name, name)), name
+    assert written["layer_norm_eps"] == config.layer_norm_epsilon

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from bert_job.run_stages import PrepareStage
+from bert_job.weights import InitialCheckpointSpec
 from bert_trainer.checkpoints.model_export import export_model
-from bert_trainer.config.run_config import InitialCheckpoint
-from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, read_vocabulary
 from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.letter_case import lower_case_of
@@ -33,8 +33,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     return session
 
 
-def start(folder: Path, load: str = "weights") -> InitialCheckpoint:
-    return InitialCheckpoint.model_validate({"path": str(folder), "format": "huggingface", "load": load})
+def start(folder: Path, load: str = "weights") -> InitialCheckpointSpec:
+    return InitialCheckpointSpec.model_validate({"path": str(folder), "format": "huggingface", "load": load})
 
 
 def write_settings(folder: Path, text: str) -> Path:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from bert_job.run_config import ModelConfig
 from bert_trainer.checkpoints.onnx_export import ONNX_FILE, WEIGHTS_FILE, write_onnx_model
-from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
 from random_rows import model_config, random_model, random_samples
@@ -22,8 +22,8 @@ ENTRIES = 93
 """No multiple of 8: the table of the model is longer."""
 CONFIGS = {
     "bert": model_config(32),
-    "bert, gelu_new": model_config(32, hidden_act="gelu_new"),
-    "three segments": model_config(32, type_vocab_size=3),
+    "bert, gelu_new": model_config(32, hidden_activation="gelu_new"),
+    "three segments": model_config(32, segment_types=3),
     "mlm only": model_config(32, objective="mlm"),
     "distilbert": model_config(32, architecture="distilbert", objective="mlm"),
 }

@@ -24,7 +24,7 @@ def task(tmp_path: Path) -> Path:
 
 
 def document(task: Path, folder: str = "out", **changes: object) -> Document:
-    return finetune_document(task.parent / folder, task, finetune_stage(task, seeds=[42, 43], **changes))
+    return finetune_document(task.parent / folder, task, finetune_stage(task, run_seeds=[42, 43], **changes))
 
 
 def stop(document: Document, steps: int, ranks: int = 1) -> Path:
@@ -112,7 +112,7 @@ def test_a_stage_whose_folder_is_gone_is_refused(task: Path) -> None:
 
 def test_a_scaled_learning_rate_is_that_of_the_ranks_which_began(task: Path) -> None:
     schedule = {"learning_rate": 1e-3, "warmup": {"steps": 0}, "decay": "constant", "after_warmup": "continuous"}
-    scaled = document(task, epochs=0.8, schedule=schedule, learning_rate_scaling="sqrtRanks")
+    scaled = document(task, epochs=0.8, **schedule, learning_rate_scaling="sqrtRanks")
     stop(scaled, 3, ranks=2)
     run(scaled, attempt=2)
     rates = [it["learning_rate"] for it in progress_records(task.parent / "out")]

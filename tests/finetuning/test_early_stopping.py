@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.finetuning import EarlyStopping
+from bert_job.finetuning import EarlyStoppingSpec
 from bert_trainer.errors import Stopped
 from bert_trainer.training.finetuning.results import Findings, Run, read_findings, spread
 from bert_trainer.training.finetuning.run_plan import RunPlan
@@ -43,14 +43,14 @@ def findings(*values: float) -> Findings:
 def test_evaluations_without_improvement_are_counted(
     values: tuple[float, ...], patience: int, least: float, over: bool
 ) -> None:
-    rule = EarlyStopping(patience=patience, min_improvement=least)
+    rule = EarlyStoppingSpec(patience=patience, min_improvement=least)
     assert findings(*values).is_over(RUN, rule, up_to=60) is over
     assert not findings(*values).is_over(RUN, None, up_to=60)
 
 
 def test_only_what_came_before_a_step_is_judged() -> None:
-    assert not findings(0.5, 0.4).is_over(RUN, EarlyStopping(patience=1), up_to=39)
-    assert findings(0.5, 0.4).is_over(RUN, EarlyStopping(patience=1), up_to=40)
+    assert not findings(0.5, 0.4).is_over(RUN, EarlyStoppingSpec(patience=1), up_to=39)
+    assert findings(0.5, 0.4).is_over(RUN, EarlyStoppingSpec(patience=1), up_to=40)
 
 
 def test_of_equal_evaluations_the_first_is_the_best() -> None:
@@ -110,7 +110,7 @@ def test_a_last_part_of_an_epoch_has_whole_steps() -> None:
 
 def test_a_run_that_is_stopped_early_jumps_to_the_next(tmp_path: Path) -> None:
     task = write_task(tmp_path / "task")
-    stage = finetune_stage(task, seeds=[42, 43], epochs=5, early_stopping={"patience": 1, "min_improvement": 0.9})
+    stage = finetune_stage(task, run_seeds=[42, 43], epochs=5, early_stopping={"patience": 1, "min_improvement": 0.9})
     run(finetune_document(tmp_path / "whole", task, stage))
     assert [it["step"] for it in evaluated(tmp_path / "whole")] == [5, 10, 30, 35]
     assert [it["step"] for it in progress_records(tmp_path / "whole")] == [*range(1, 11), *range(26, 36)]

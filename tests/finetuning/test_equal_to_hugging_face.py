@@ -26,6 +26,7 @@ from transformers import (
     DistilBertForSequenceClassification,
 )
 
+from bert_job.optimization import WarmupSpec
 from bert_trainer.checkpoints.huggingface_export import huggingface_config, huggingface_name, huggingface_tensors
 from bert_trainer.model.backends.cpu.encoder import CpuBackend
 from bert_trainer.model.task_model import Head, TaskModel
@@ -52,7 +53,7 @@ STEPS, BATCH = 50, 8
 ADAMW = optimizer_settings(
     name="adamw", beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.01, bias_correction=True, max_gradient_norm=1.0
 )
-SCHEDULE = schedule_settings(learning_rate=3e-3, warmup={"proportion": 0.1}, decay="linear")
+SCHEDULE = schedule_settings(learning_rate=3e-3, warmup=WarmupSpec(proportion=0.1), decay="linear")
 
 
 def settings(architecture: str, size: int = KERNELS) -> Any:

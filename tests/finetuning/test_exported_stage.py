@@ -14,8 +14,8 @@ import torch
 from huggingface_hub import ModelCard
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from bert_job.run_stages import FinetuneStage
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.errors import TrainerError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import SingleRank
@@ -46,7 +46,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Session, Path]:
     stages = [
         pretrain_stage("phase1", length={"steps": 3}),
         early,
-        finetune_stage(task, "rule", start_from="pretrained", seeds=[42, 43]),
+        finetune_stage(task, "rule", start_from="pretrained", run_seeds=[42, 43]),
         {**EXPORT, "name": "fine"},
         GRAPH,
         finetune_stage(task, "again", epochs=1, learning_rate_scaling="sqrtRanks"),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from bert_job.run_config import RunConfig
+from bert_job.run_stages import FinetuneStage
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.run_config import RunConfig
 from bert_trainer.model.task_model import Head
 from bert_trainer.training.fine_tuned_facts import task_facts
 from bert_trainer.training.finetuning.best import Best

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from bert_job.run_config import RunConfig
+from bert_job.run_stages import FinetuneStage
 from bert_trainer.__main__ import main, parse_arguments
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import InputError
 from bert_trainer.finetune_command import check_examples, make_run_config
 from described_weights import SIZES, describe_weights
@@ -54,32 +54,40 @@ def stage_of(config: RunConfig) -> FinetuneStage:
 def test_a_folder_of_glue_and_one_of_weights_are_all_that_is_needed(mrpc: Path, weights: Path) -> None:
     config = configure("--task", "mrpc", "--data", mrpc, "--model", weights)
     assert config.output_folder == str(Path.cwd() / "out")
-    assert (config.sizes.num_hidden_layers, config.sizes.hidden_size, config.sizes.vocab_size) == (2, 8, None)
-    assert config.vocabulary_path == weights / "vocab.txt"
+    assert (config.sizes.num_hidden_layers, config.sizes.hidden_size, config.sizes.vocabulary_size) == (2, 8, None)
+    assert config.dataset.vocabulary_path == str(weights / "vocab.txt")
     assert config.initial_checkpoint is not None
     assert (config.initial_checkpoint.path, config.initial_checkpoint.format) == (str(weights), "huggingface")
     stage = stage_of(config)
     assert (stage.name, stage.task, stage.data.folder) == ("mrpc", "mrpc", str(mrpc))
-    assert (stage.epochs, stage.schedule.learning_rate, stage.seeds) == (3.0, 2e-5, (42,))
+    assert (stage.epochs, stage.learning_rate, stage.run_seeds) == (3.0, 2e-5, (42,))
     assert (stage.sequence_length, stage.global_batch_size, stage.micro_batch_size) == (128, 32, 32)
     assert (stage.optimizer.name, stage.optimizer.epsilon, stage.optimizer.max_gradient_norm) == ("adamw", 1e-8, 1.0)
     assert stage.lower_case is None
     assert len(config.stages) == 1
 
 
+def test_a_run_has_the_optimizer_of_its_stage(mrpc: Path, weights: Path) -> None:
+    """Else a run that an earlier release has begun could not go on: it is compared with what the folder holds."""
+    config = configure("--task", "mrpc", "--data", mrpc, "--model", weights, "--beta1", "0.8")
+    assert config.optimizer.model_dump() == stage_of(config).optimizer.model_dump()
+
+
 def test_options_end_up_in_the_stage(mrpc: Path, weights: Path) -> None:
-    options = "--seeds 3 --seed 7 --epochs 2.5 --batch-size 8 --micro-batch-size 4 --cased --max-gradient-norm 0"
+    options = (
+        "--seeds 3 --seed 7 --epochs 2.5 --batch-size 8 --micro-batch-size 4 --no-lower-case --max-gradient-norm 0"
+    )
     more = "--learning-rate-scaling sqrtRanks --no-synchronize-gradients --patience 2 --metric accuracy --decay poly"
     exports = "--export huggingface --export onnx --precision bf16 --if-exists Resume"
     config = configure(
         "--task", "mrpc", "--data", mrpc, "--model", weights, *f"{options} {more} {exports}".split()
     )  # fmt: skip
     stage = stage_of(config)
-    assert (stage.seeds, stage.epochs, stage.global_batch_size, stage.micro_batch_size) == ((7, 8, 9), 2.5, 8, 4)
-    assert (stage.lower_case, stage.optimizer.max_gradient_norm) == (False, None)
+    assert (stage.run_seeds, stage.epochs, stage.global_batch_size, stage.micro_batch_size) == ((7, 8, 9), 2.5, 8, 4)
+    assert (stage.lower_case, stage.optimizer.max_gradient_norm) == (False, 0.0)
     assert (stage.learning_rate_scaling, stage.synchronize_gradients) == ("sqrtRanks", False)
     assert stage.early_stopping is not None
-    assert (stage.early_stopping.patience, stage.metric, stage.schedule.decay) == (2, "accuracy", "poly")
+    assert (stage.early_stopping.patience, stage.metric, stage.decay) == (2, "accuracy", "poly")
     assert [other.name for other in config.stages] == ["mrpc", "export-huggingface", "export-onnx"]
     assert (config.precision, config.if_exists) == ("bf16", "Resume")
 
@@ -88,12 +96,12 @@ def test_the_published_recipes_can_be_written(mrpc: Path, weights: Path) -> None
     fixed = ("--task", "mrpc", "--data", mrpc, "--model", weights)
     options = ("--warmup-steps", "500", "--after-warmup", "published", "--no-bias-correction")
     google = stage_of(configure(*fixed, *options))
-    assert (google.schedule.warmup.steps, google.schedule.warmup.proportion) == (500, None)
-    assert (google.schedule.after_warmup, google.optimizer.bias_correction) == ("published", False)
+    assert (google.warmup.steps, google.warmup.proportion) == (500, None)
+    assert (google.after_warmup, google.optimizer.bias_correction) == ("published", False)
     plain = stage_of(configure(*fixed))
-    assert (plain.schedule.warmup.steps, plain.schedule.warmup.proportion) == (None, 0.1)
-    assert (plain.schedule.after_warmup, plain.optimizer.bias_correction) == ("continuous", True)
-    assert stage_of(configure(*fixed, "--warmup-proportion", "0")).schedule.warmup.proportion == 0
+    assert (plain.warmup.steps, plain.warmup.proportion) == (None, 0.1)
+    assert (plain.after_warmup, plain.optimizer.bias_correction) == ("continuous", True)
+    assert stage_of(configure(*fixed, "--warmup-proportion", "0")).warmup.proportion == 0
 
 
 @pytest.mark.parametrize("written", ["MRPC", "Mrpc", "mrpc"])
@@ -161,35 +169,43 @@ def test_random_weights_need_no_file_of_weights(tmp_path: Path, mrpc: Path, weig
 
 def test_rows_of_padding_are_no_entries(mrpc: Path, weights: Path) -> None:
     (weights / "config.json").write_text(json.dumps({**SIZES, "vocab_size": 16}))
-    assert configure("--task", "mrpc", "--data", mrpc, "--model", weights).sizes.vocab_size is None
+    assert configure("--task", "mrpc", "--data", mrpc, "--model", weights).sizes.vocabulary_size is None
     (weights / "config.json").write_text(json.dumps({**SIZES, "vocab_size": 5}))
-    with pytest.raises(InputError, match=r"vocab_size: got 5; allowed: 8 to 4104"):
+    with pytest.raises(InputError, match=r"vocabulary_size: got 5; allowed: 8 to 4104"):
         configure("--task", "mrpc", "--data", mrpc, "--model", weights)
 
 
 @pytest.mark.parametrize(
     ("words", "complaints"),
     [
-        ("--task mrpc", ["--data is required: the folder with the official files"]),
+        ("--task mrpc", ["--data: got nothing with task mrpc; allowed: a folder with the official files"]),
         (
             "--task mrpc --data {mrpc} --train {mrpc} --label x",
-            ["--train: got a value; allowed: with your own tables", "--label: got a value"],
+            ["--data: got folder and train and columns with task mrpc; allowed: a folder with the official files"],
         ),
         (
             "--task classification --data {mrpc} --train none.csv --text body",
             [
-                "--data: got {mrpc}; allowed: with GLUE and SQuAD",
-                "--validation is required: a file",
-                "--label is required: the name of a column",
+                "--data: got folder and train with task classification; allowed: train and validation",
+                "--text: got text with task classification; allowed: text and label",
                 "--train: got none.csv, which does not exist",
             ],
         ),
         (
-            "--task regression --train {mrpc} --validation {mrpc} --text a --label b --question c --labels x",
-            ["--question: got a value; allowed: not with regression", "--labels: got a value"],
+            "--task regression --train {mrpc} --validation {mrpc} --text a --label b --question c --labels x y",
+            [
+                "--text: got text and label and question with task regression",
+                "--labels: got 2 labels with task regress",
+            ],
         ),
-        ("--task spans --train {mrpc} --validation {mrpc} --question q --answer a", ["--context is required"]),
-        ("--task rte --data {mrpc}/nowhere", ["--data: got {mrpc}/nowhere, which does not exist; allowed: a folder"]),
+        (
+            "--task spans --train {mrpc} --validation {mrpc} --question q --answer a",
+            ["--text: got question and answer with task spans; allowed: text and label for classification and regr"],
+        ),
+        (
+            "--task rte --data {mrpc}/nowhere",
+            ["--data: got {mrpc}/nowhere, which does not exist; allowed: a path that"],
+        ),
     ],
 )
 def test_all_that_is_wrong_with_the_data_is_said_at_once(
@@ -202,7 +218,7 @@ def test_all_that_is_wrong_with_the_data_is_said_at_once(
     assert str(refused.value).splitlines()[0].endswith(f"{len(complaints)} problem(s)")
 
 
-@pytest.mark.parametrize("option", ["train", "validation", "model", "model-config", "vocabulary-file", "output"])
+@pytest.mark.parametrize("option", ["model", "model-config", "vocabulary-file", "output"])
 def test_a_path_that_no_file_can_have_is_named(tables: tuple[str, ...], weights: Path, option: str) -> None:
     needed = ("--task", "regression", *tables, "--text", "a", "--label", "b", "--start-from", "random")
     arguments = parse_arguments(
@@ -236,19 +252,21 @@ def test_what_a_terminal_would_obey_in_a_path_is_escaped(tables: tuple[str, ...]
     [
         ("--epochs 0", "--epochs: got 0.0"),
         ("--sequence-length 0", "--sequence-length: got 0"),
-        ("--sequence-length 600", "--sequence-length: got 600; allowed: at most model.max_position_embeddings 512"),
+        ("--sequence-length 600", "--sequence-length: got 600; allowed: at most model.maxPositionEmbeddings 512"),
         ("--batch-size 0", "--batch-size: got 0"),
         ("--learning-rate nan", "--learning-rate: got nan"),
         ("--warmup-proportion 1", "--warmup-proportion: got 1.0"),
         ("--warmup-steps -1", "--warmup-steps: got -1"),
-        ("--warmup-steps 9 --warmup-proportion 0.2", "--warmup-steps: got a value beside --warmup-proportion"),
+        (
+            "--warmup-steps 9 --warmup-proportion 0.2",
+            "--warmup-steps: got steps and proportion; allowed: exactly one of steps, proportion",
+        ),
         ("--beta1 2", "--beta1: got 2.0"),
-        ("--seeds 1000000000", "--seeds: got 1000000000; allowed: 1 to 100"),
-        ("--seeds 0", "--seeds: got 0; allowed: 1 to 100"),
+        ("--seeds 1000000000", "--seeds: got 1000000000; Input should be less than or equal to 100"),
+        ("--seeds 0", "--seeds: got 0; Input should be greater than or equal to 1"),
         ("--seed -1", "--seed: got -1"),
         ("--patience 0", "--patience: got 0"),
-        ("--metric pearson", "--metric: got 'pearson'; allowed for mrpc: 'f1' or 'accuracy'"),
-        ("--hosts 0", "--hosts: got 0"),
+        ("--metric pearson", '--metric: got "pearson"; allowed: for mrpc f1 or accuracy'),
     ],
 )
 def test_a_value_that_no_stage_takes_is_refused_by_its_option_and_alone(
@@ -261,8 +279,8 @@ def test_a_value_that_no_stage_takes_is_refused_by_its_option_and_alone(
     assert lines[0].startswith(f"  {complaint}")
 
 
-def test_a_question_longer_than_its_row_is_refused_by_both_options(tmp_path: Path, weights: Path) -> None:
-    with pytest.raises(InputError, match=r"--max-query-length: got 64; allowed: less than --sequence-length - 3 = 61,"):
+def test_a_question_longer_than_its_row_is_refused(tmp_path: Path, weights: Path) -> None:
+    with pytest.raises(InputError, match=r"--max-query-length: got 64; allowed: less than 61: sequenceLength 64 "):
         configure("--task", "squad", "--data", tmp_path, "--model", weights, "--sequence-length", "64")
 
 
@@ -292,7 +310,7 @@ def test_the_configuration_is_shown_before_torch_has_loaded(mrpc: Path, weights:
 
 def test_a_mistake_ends_the_command_with_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["finetune", "--task", "mrpc", "--output", str(tmp_path / "out")]) == 2
-    assert "--data is required" in capsys.readouterr().err
+    assert "--data: got nothing" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -303,7 +321,7 @@ TEXTS = "review,stars\n" + "fine,5\nbad,1\n" * 3
     ("words", "complaint"),
     [
         ("--text reviews --label stars", "train.csv:1: no column 'reviews'; the file has 'review', 'stars'"),
-        ("--text review --label stars --labels 5 4", "allowed, by --labels: '5', '4'"),
+        ("--text review --label stars --labels 5 4", "allowed, by labels: '5', '4'"),
     ],
 )
 def test_a_mistake_in_the_files_costs_no_output_folder(

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from bert_job.run_stages import FinetuneStage
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.errors import InputError, Stopped
 from bert_trainer.model.bert import Bert
 from bert_trainer.training.finetuning.best import load_finetuned
@@ -35,7 +35,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two_seeds(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of an uninterrupted stage of two seeds."""
     folder = tmp_path_factory.mktemp("two-seeds") / "out"
-    train(parse_run_config(finetune_document(folder, task, finetune_stage(task, seeds=[42, 43]))))
+    train(parse_run_config(finetune_document(folder, task, finetune_stage(task, run_seeds=[42, 43]))))
     return folder
 
 
@@ -98,7 +98,7 @@ def test_results_have_mean_spread_and_best_over_the_seeds(two_seeds: Path) -> No
 def test_stopped_at_any_step_it_goes_on_bit_identically(
     two_seeds: Path, task: Path, tmp_path: Path, steps: int
 ) -> None:
-    document = finetune_document(tmp_path / "out", task, finetune_stage(task, seeds=[42, 43]))
+    document = finetune_document(tmp_path / "out", task, finetune_stage(task, run_seeds=[42, 43]))
     with pytest.raises(Stopped, match=f"rule: stopped on request at step {steps}"):
         run(document, stop_after=steps)
     run(document, attempt=2)
@@ -119,7 +119,7 @@ def test_a_run_that_ended_between_best_and_record_writes_the_same_again(
     records = (tmp_path / "out/metrics.jsonl").read_text().splitlines(keepends=True)
     kept = [line for line in records if json.loads(line)["event"] != "evaluated" or json.loads(line).get("step") == 5]
     (tmp_path / "out/metrics.jsonl").write_text("".join(kept))
-    run(finetune_document(tmp_path / "out", task, finetune_stage(task, seeds=[42, 43])), attempt=2)
+    run(finetune_document(tmp_path / "out", task, finetune_stage(task, run_seeds=[42, 43])), attempt=2)
     assert_same_run(two_seeds, tmp_path / "out")
     assert [it["step"] for it in evaluated(tmp_path / "out")] == [5, 10, 15, 20]
 
@@ -128,7 +128,7 @@ def test_a_finished_stage_is_not_trained_again(two_seeds: Path, task: Path, tmp_
     shutil.copytree(two_seeds, tmp_path / "out")
     (tmp_path / "out/run.json").unlink()
     before = len(progress_records(tmp_path / "out"))
-    run(finetune_document(tmp_path / "out", task, finetune_stage(task, seeds=[42, 43])), attempt=2)
+    run(finetune_document(tmp_path / "out", task, finetune_stage(task, run_seeds=[42, 43])), attempt=2)
     assert len(progress_records(tmp_path / "out")) == before
     assert len(evaluated(tmp_path / "out", "after")) == 1
 
@@ -149,7 +149,7 @@ def test_killed_behind_its_last_step_it_only_writes_its_results(two_seeds: Path,
     stage.joinpath("predictions").rename(stage / ".predictions.before")
     stage.joinpath("best").rename(stage / ".best.before")
     shutil.copytree(stage / ".best.before", stage / ".best.aside")
-    run(finetune_document(tmp_path / "out", task, finetune_stage(task, seeds=[42, 43])), attempt=2)
+    run(finetune_document(tmp_path / "out", task, finetune_stage(task, run_seeds=[42, 43])), attempt=2)
     assert_same_run(two_seeds, tmp_path / "out")
     assert len(evaluated(tmp_path / "out", "after")) == 1
     assert sorted(path.name for path in stage.iterdir()) == ["begun.json", "best", "predictions", "results.json"]
@@ -169,7 +169,7 @@ def test_a_rank_without_a_row_in_the_last_step_of_an_epoch(tmp_path: Path) -> No
 
 
 def test_two_ranks_train_what_one_does(two_seeds: Path, task: Path, tmp_path: Path) -> None:
-    document = finetune_document(tmp_path / "out", task, finetune_stage(task, seeds=[42, 43]))
+    document = finetune_document(tmp_path / "out", task, finetune_stage(task, run_seeds=[42, 43]))
     run(document, ranks=2)
     one, two = ([it["loss"] for it in progress_records(folder)] for folder in (two_seeds, tmp_path / "out"))
     assert two == pytest.approx(one, rel=1e-4)
@@ -179,7 +179,7 @@ def test_two_ranks_train_what_one_does(two_seeds: Path, task: Path, tmp_path: Pa
 
 
 def test_the_best_weights_are_loaded_for_what_comes_after(two_seeds: Path, task: Path) -> None:
-    config = parse_run_config(finetune_document(two_seeds, task, finetune_stage(task, seeds=[42, 43])))
+    config = parse_run_config(finetune_document(two_seeds, task, finetune_stage(task, run_seeds=[42, 43])))
     [stage] = config.stages
     assert isinstance(stage, FinetuneStage)
     pretrained = Bert(config.sizes, len((task / "vocab.txt").read_text().splitlines()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_the_optimizer_state_may_be_shared_out_over_ranks(tmp_path: Path, task: 
 def test_the_learning_rate_grows_with_the_root_of_the_ranks(tmp_path: Path, task: Path, synchronized: bool) -> None:
     schedule = {"learning_rate": 1e-3, "warmup": {"steps": 0}, "decay": "constant", "after_warmup": "continuous"}
     stage = finetune_stage(
-        task, epochs=0.4, schedule=schedule, learning_rate_scaling="sqrtRanks", synchronize_gradients=synchronized
+        task, epochs=0.4, **schedule, learning_rate_scaling="sqrtRanks", synchronize_gradients=synchronized
     )
     run(finetune_document(tmp_path / "out", task, stage), ranks=2)
     assert {it["learning_rate"] for it in progress_records(tmp_path / "out")} == {1e-3 * math.sqrt(2)}
@@ -112,7 +113,7 @@ def test_the_learning_rate_grows_with_the_root_of_the_ranks(tmp_path: Path, task
 
 def test_a_warm_up_longer_than_a_run_is_told_and_never_ends(tmp_path: Path, task: Path) -> None:
     schedule = {"learning_rate": 1e-3, "warmup": {"steps": 5}, "decay": "linear", "after_warmup": "continuous"}
-    run(finetune_document(tmp_path / "out", task, finetune_stage(task, epochs=1, schedule=schedule)))
+    run(finetune_document(tmp_path / "out", task, finetune_stage(task, epochs=1, **schedule)))
     rates = [it["learning_rate"] for it in progress_records(tmp_path / "out")]
     assert rates == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4, 1e-3])
     notes = [it["message"] for it in read_metrics(tmp_path / "out") if it["event"] == "task_note"]
@@ -144,9 +145,10 @@ def test_a_stop_in_any_precision_is_exact(tmp_path: Path, task: Path, precision:
 
 @pytest.mark.parametrize("synchronized", [True, False])
 def test_gradients_that_are_not_finite_end_the_run_on_all_ranks(tmp_path: Path, task: Path, synchronized: bool) -> None:
-    schedule = {"learning_rate": 1e30, "warmup": {"steps": 0}, "decay": "constant", "after_warmup": "continuous"}
-    stage = finetune_stage(task, schedule=schedule, synchronize_gradients=synchronized)
-    with pytest.raises(TrainerError, match=r"the gradients of step \d are not finite"):
+    stage = finetune_stage(task, synchronize_gradients=synchronized)
+    # More than any stage may ask for.
+    rate = mock.patch("bert_trainer.training.finetuning.run.learning_rate", return_value=1e30)
+    with rate, pytest.raises(TrainerError, match=r"the gradients of step \d are not finite"):
         run(finetune_document(tmp_path / "out", task, stage), ranks=2)
 
 

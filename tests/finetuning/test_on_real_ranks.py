@@ -22,8 +22,8 @@ from tiny_run import run_trainer
 @pytest.mark.timeout(180)
 def test_two_ranks_fine_tune_together_and_on_their_own(tmp_path: Path, collectives: str) -> None:
     task = write_task(tmp_path / "task")
-    together, apart = finetune_stage(task), finetune_stage(task, "apart", seeds=[1, 2], synchronize_gradients=False)
-    apart["schedule"]["learning_rate"] = 2e-2
+    together, apart = finetune_stage(task), finetune_stage(task, "apart", run_seeds=[1, 2], synchronize_gradients=False)
+    apart["learning_rate"] = 2e-2
 
     def document(folder: Path) -> Document:
         return finetune_document(folder, task, together, apart, world={"ranks": 2, "hosts": 1}, collectives=collectives)

@@ -33,7 +33,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def document(folder: Path, data: Path, **changes: object) -> Document:
     """Six steps of pretraining, then two tasks of one epoch, the second from random weights."""
-    first = finetune_stage(data, epochs=1, seeds=[1, 2], start_from="pretrained")
+    first = finetune_stage(data, epochs=1, run_seeds=[1, 2], start_from="pretrained")
     second = finetune_stage(data, "other", epochs=1)
     settings: Document = {"stages": [pretrain_stage(), first, second], "checkpoint": {"every_steps": 2, "keep": 2}}
     return run_document(folder, data, **{**settings, **changes})
@@ -56,8 +56,8 @@ def test_what_pretraining_has_left_is_kept_beside_the_checkpoints(whole: Path) -
 
 def test_every_seed_starts_from_them_with_a_head_of_its_own(data: Path, tmp_path: Path) -> None:
     """At a learning rate at which nothing moves by more than a hair, the encoder stays that of pretraining."""
-    still = finetune_stage(data, epochs=1, seeds=[1, 2], start_from="pretrained")
-    still["schedule"]["learning_rate"] = 1e-9
+    still = finetune_stage(data, epochs=1, run_seeds=[1, 2], start_from="pretrained")
+    still["learning_rate"] = 1e-9
     run(document(tmp_path / "out", data, stages=[pretrain_stage(), still], checkpoint={"keep": 9}))
     kept = load_file(tmp_path / "out/finetune/start/model.safetensors")
     ends = [load_file(tmp_path / f"out/checkpoints/rule-{step:08d}/model.safetensors") for step in (5, 10)]
@@ -81,7 +81,7 @@ def test_stopped_in_any_stage_it_goes_on_bit_identically(whole: Path, data: Path
 
 def test_an_initial_checkpoint_is_read_once(whole: Path, data: Path, tmp_path: Path) -> None:
     shutil.copytree(whole / "checkpoints/phase1-00000006", tmp_path / "start")
-    stage = finetune_stage(data, epochs=1, seeds=[1, 2], start_from="pretrained")
+    stage = finetune_stage(data, epochs=1, run_seeds=[1, 2], start_from="pretrained")
     changes: Document = {"stages": [stage], "initial_checkpoint": {"path": str(tmp_path / "start")}}
     run(document(tmp_path / "whole", data, **changes))
     with pytest.raises(Stopped):

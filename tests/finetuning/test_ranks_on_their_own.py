@@ -27,8 +27,8 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def document(folder: Path, task: Path, **changes: object) -> Document:
-    stage = finetune_stage(task, seeds=SEEDS, synchronize_gradients=False, **changes)
-    stage["schedule"]["learning_rate"] = 2e-2  # which some of the seeds learn with in two epochs
+    stage = finetune_stage(task, run_seeds=SEEDS, synchronize_gradients=False, **changes)
+    stage["learning_rate"] = 2e-2  # which some of the seeds learn with in two epochs
     return finetune_document(folder, task, stage, model=TWO_LAYERS, checkpoint={"every_steps": 5, "keep": 9})
 
 
@@ -52,8 +52,8 @@ def test_every_rank_trains_on_all_rows_with_a_seed_of_its_own(whole: Path) -> No
 
 
 def test_each_is_the_run_of_its_seed_alone(whole: Path, task: Path, tmp_path: Path) -> None:
-    stage = finetune_stage(task, seeds=[4])
-    stage["schedule"]["learning_rate"] = 2e-2
+    stage = finetune_stage(task, run_seeds=[4])
+    stage["learning_rate"] = 2e-2
     run(finetune_document(tmp_path / "out", task, stage, model=TWO_LAYERS))
     alone = evaluated(tmp_path / "out")
     of_rank = [it for it in evaluated(whole) if it["seed"] == 4]

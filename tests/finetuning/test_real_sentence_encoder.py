@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertModel
 
+from bert_job.run_config import ModelFile
 from bert_trainer.__main__ import main
 from bert_trainer.config.model_file import read_model_file
-from bert_trainer.config.run_config import ModelFile
 from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary
 from task_rows import CLASSES, random_task_model, task_rows
 
@@ -65,7 +65,9 @@ def test_a_fine_tuned_model_has_the_logits_of_transformers(tmp_path: Path) -> No
     options = ["--epochs=1", "--batch-size=12", "--sequence-length=16", "--export=huggingface"]
     assert main(["finetune", *write_tables(tmp_path), f"--model={FOLDER}", f"--output={output}", *options]) == 0
     config = read_model_file(
-        ModelFile(config_file=f"{FOLDER}/config.json", layer_norm_eps=1e-12, vocab_pad_multiple=8, objective=None)
+        ModelFile(
+            config_file=f"{FOLDER}/config.json", layer_norm_epsilon=1e-12, vocabulary_pad_multiple=8, objective=None
+        )
     )
     ours = random_task_model(config, "classification", ENTRIES).eval()
     best = load_file(output / "finetune/classification/best/model.safetensors")

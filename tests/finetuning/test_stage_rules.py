@@ -32,36 +32,51 @@ def refused(*stages: Document, **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"name": "start"}, "stages.0.name: got 'start'"),
-        ({"start_from": "pretrained"}, "stages.0.start_from: got 'pretrained' with neither a pretrain stage"),
+        ({"name": "start"}, 'stages.0.name: got "start"'),
+        (
+            {"start_from": "pretrained"},
+            'stages.0.start_from: got "pretrained", with no pretrain stage and no initialCheckpoint',
+        ),
         (
             {"sequence_length": 65},
-            "stages.0.sequence_length: got 65; allowed: at most model.max_position_embeddings 64",
+            "stages.0.sequence_length: got 65; allowed: at most model.maxPositionEmbeddings 64",
         ),
-        ({"schedule": {"learning_rate": 1e-3, "warmup": {}, "decay": "linear"}}, "stages.0.schedule.warmup: got []"),
-        ({"seeds": [1, 2, 1]}, "stages.0.seeds: got [1, 2, 1]; allowed: every seed once"),
-        ({"metric": "f2"}, "stages.0.metric: got 'f2'; allowed for classification: 'accuracy' or 'f1'"),
-        ({"task": "mrpc", "data": {}}, "stages.0.data.folder: got none; allowed for mrpc"),
+        (
+            {"learning_rate": 1e-3, "warmup": {}, "decay": "linear"},
+            "stages.0.warmup: required: exactly one of steps, proportion",
+        ),
+        (
+            {"run_seeds": [1, 2, 1]},
+            "stages.0.run_seeds: got [1, 2, 1] for 1 rank(s); allowed: seeds that are all different",
+        ),
+        ({"metric": "pearson"}, 'stages.0.metric: got "pearson"; allowed: for classification accuracy or f1'),
+        (
+            {"task": "mrpc", "data": {}},
+            "stages.0.data: got nothing with task mrpc; allowed: a folder with the official files",
+        ),
         (
             {"task": "mrpc", "data": {"folder": "MRPC", "train": "a.tsv", "columns": {"text": "a"}}},
-            "stages.0.data: got train, columns.text; allowed for mrpc: folder alone",
+            "stages.0.data: got folder and train and columns with task mrpc; allowed: a folder with the official",
         ),
         (
             {"data": {"folder": "x", "train": "a", "validation": "b", "columns": {"text": "a", "label": "b"}}},
-            "stages.0.data.folder: got 'x'; allowed for classification",
+            "stages.0.data: got folder and train and validation with task classification",
         ),
-        ({"data": {"train": "a", "columns": {"text": "a", "label": "b"}}}, "stages.0.data.validation: got none"),
+        (
+            {"data": {"train": "a", "columns": {"text": "a", "label": "b"}}},
+            "stages.0.data: got train with task classification",
+        ),
         (
             {"data": {"train": "a", "validation": "b", "columns": {"text": "a"}}},
-            "stages.0.data.columns.label: got none",
+            "stages.0.data.columns: got text with task classification; allowed: text and label",
         ),
         (
             {"data": {"train": "a", "validation": "b", "columns": {"text": "a", "label": "b", "context": "c"}}},
-            "stages.0.data.columns.context: got 'c'; allowed for classification: text, text_pair, label, id",
+            "stages.0.data.columns: got text and label and context with task classification",
         ),
         (
             {"task": "spans", "data": SPANS, "max_query_length": 57, "sequence_length": 60},
-            "stages.0.max_query_length: got 57; allowed: less than sequence_length - 3 = 57",
+            "stages.0.max_query_length: got 57; allowed: less than 57: sequenceLength 60 without [CLS]",
         ),
         (
             {"synchronize_gradients": False, "optimizer": {"partitioning": "zero1"}},
@@ -80,7 +95,8 @@ def test_a_stage_that_cannot_work_is_refused(changes: Document, problem: str) ->
 def test_special_tokens_are_never_predicted() -> None:
     stage = pretrain_stage(sequence_length=32, max_predictions_per_sequence=30)
     assert refused(stage) == (
-        "stages.0.max_predictions_per_sequence: got 30; allowed: at most sequence_length - 3 = 29"
+        "stages.0.max_predictions_per_sequence: got 30; allowed: at most 29: sequenceLength 32 less [CLS] and two "
+        "[SEP]; next: leave the field out for 15 % of the length"
     )
 
 
@@ -93,8 +109,8 @@ def test_epochs_are_limited_as_in_a_job(name: str) -> None:
 def test_a_model_that_was_fine_tuned_is_fine_tuned_again_or_exported() -> None:
     stages = [finetune_stage(FOLDER), pretrain_stage(), whole_stage({"kind": "export", "format": "tensorflow"})]
     first, second = refused(*stages).splitlines()
-    assert first.startswith("stages.1: got pretrain after the finetune stage 'rule'")
-    assert second.startswith("stages.2.format: got 'tensorflow' after the finetune stage 'rule'")
+    assert first.startswith("stages.1: got pretrain after the finetune stage rule")
+    assert second.startswith('stages.2.format: got "tensorflow", after a finetune stage')
 
 
 def test_ranks_that_train_one_model_need_a_row_each() -> None:
@@ -111,17 +127,17 @@ def test_epochs_are_a_number_that_steps_can_be_counted_of(epochs: float) -> None
 
 def test_ranks_on_their_own_never_train_a_seed_twice() -> None:
     world = {"ranks": 2, "hosts": 1}
-    stage = finetune_stage(FOLDER, synchronize_gradients=False, seeds=[1, 3])
+    stage = finetune_stage(FOLDER, synchronize_gradients=False, run_seeds=[1, 3])
     assert refused(stage, world=world) == (
-        "stages.0.seeds: got [1, 3] for 2 ranks, which train 3, 5 as well; allowed without synchronize_gradients: "
-        "seeds that are all different, such as consecutive ones"
+        "stages.0.run_seeds: got [1, 3] for 2 rank(s), which train 3, 5 as well; allowed: seeds that are all "
+        "different, such as consecutive ones: an equal one gives the same run again"
     )
     parse_run_config(finetune_document(Path("out"), FOLDER, stage))
-    consecutive = finetune_stage(FOLDER, synchronize_gradients=False, seeds=[1, 2, 3])
+    consecutive = finetune_stage(FOLDER, synchronize_gradients=False, run_seeds=[1, 2, 3])
     parse_run_config(finetune_document(Path("out"), FOLDER, consecutive, world=world))
 
 
-@pytest.mark.parametrize("loaded", ["weights", "weights_and_optimizer"])
+@pytest.mark.parametrize("loaded", ["weights", "weightsAndOptimizer"])
 def test_pretrained_weights_come_from_a_stage_or_an_initial_checkpoint(loaded: str) -> None:
     pretrained = finetune_stage(FOLDER, start_from="pretrained")
     start = {"path": "run", "load": loaded}

@@ -38,7 +38,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
 
 
 def make_model(architecture: str, kind: str, vocabulary: Vocabulary, dtype: torch.dtype = torch.float32) -> TaskModel:
-    config = model_config(32, architecture=architecture, objective="mlm", hidden_dropout_prob=0.15)
+    config = model_config(32, architecture=architecture, objective="mlm", hidden_dropout=0.15)
     return random_task_model(config, kind, vocabulary.size, dtype=dtype)
 
 

@@ -20,7 +20,7 @@ from task_rows import random_task_model, task_rows
 ENTRIES = 61
 LENGTHS = (31, 8, 17, 9, 26)
 KINDS = ("classification", "regression", "spans")
-DROPPED = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+DROPPED = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -66,8 +66,7 @@ def test_the_heads_own_dropout_takes_part(kind: Any) -> None:
 
 def test_a_heads_dropout_is_what_the_architectures_authors_have() -> None:
     bert, distilbert = (
-        model_config(32, hidden_dropout_prob=0.15, architecture=name, objective="mlm")
-        for name in ("bert", "distilbert")
+        model_config(32, hidden_dropout=0.15, architecture=name, objective="mlm") for name in ("bert", "distilbert")
     )
     of = {kind: (Head.of(kind, 2, bert).dropout, Head.of(kind, 2, distilbert).dropout) for kind in KINDS}
     assert of == {"classification": (0.15, 0.2), "regression": (0.15, 0.2), "spans": (0.0, 0.1)}

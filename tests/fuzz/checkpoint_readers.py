@@ -147,7 +147,7 @@ def _read(kind: str, sound: str) -> Callable[[Path], object]:
         if kind == "bert-trainer":
             _put_sums_right(folder)
         try:
-            return read_source(folder, kind, _MODEL, "weights_and_optimizer" if kind == "bert-trainer" else "weights")
+            return read_source(folder, kind, _MODEL, "weightsAndOptimizer" if kind == "bert-trainer" else "weights")
         except OSError as error:
             # As ``initial_weights.load`` does, which names the path.
             raise InputError(f"{folder}: cannot be read ({error.strerror})", hint="check it") from error

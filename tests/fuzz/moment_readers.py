@@ -86,7 +86,7 @@ def _saved(content: Any) -> bytes:
 READERS = (
     Reader(
         name="checkpoints-nvidia-moments",
-        read=lambda path: read_source(path, "nvidia", _MODEL, "weights_and_optimizer"),
+        read=lambda path: read_source(path, "nvidia", _MODEL, "weightsAndOptimizer"),
         seeds=_checkpoints,
         modules=("bert_trainer.checkpoints.nvidia_import",),
         mutate=mutate_zip,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bert_job.run_config import ModelFile
 from bert_trainer.config.checks import find_problems, load_run_config
 from bert_trainer.config.model_file import read_model_file
-from bert_trainer.config.run_config import ModelFile
 from bert_trainer.dataset.shards.dataset_info import read_dataset_info
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, read_vocabulary
 from bert_trainer.training.shard_record import SHARDS_FILE, read_record
@@ -47,7 +47,7 @@ _CHANGES: dict[str, Any] = {
     "reduction/compression": "fp16",
     "precision": "fp64",
     "engine": "ort",
-    "initial_checkpoint": {"format": "huggingface", "path": "a", "load": "weights_and_optimizer"},
+    "initial_checkpoint": {"format": "huggingface", "path": "a", "load": "weightsAndOptimizer"},
     "profile_steps": {"first": 9, "last": 3, "stage": "none"},
     "world/ranks": 100_000,
     "stages/0/text": None,
@@ -57,7 +57,7 @@ _CHANGES: dict[str, Any] = {
     "stages/1/sequence_length": 4096,
     "stages/1/max_predictions_per_sequence": 127,
     "stages/1/length": {"steps": 5, "epochs": 1},
-    "stages/1/schedule/warmup": {"steps": 10**9},
+    "stages/1/warmup": {"steps": 10**9},
     "stages/1/micro_batch_size": "auto",
     "stages/1/loss_normalization": "microBatchMean",
     "stages/1/data_range": {"start": 0.5, "end": 0.5},
@@ -134,7 +134,7 @@ def _shard_records(_: Path) -> Iterator[bytes]:
 
 
 def _model_of(path: Path) -> object:
-    kind = ModelFile(config_file=str(path), layer_norm_eps=1e-12, vocab_pad_multiple=8, objective=None)
+    kind = ModelFile(config_file=str(path), layer_norm_epsilon=1e-12, vocabulary_pad_multiple=8, objective=None)
     return read_model_file(kind)
 
 
@@ -155,7 +155,6 @@ READERS = (
         read=_model_of,
         seeds=_model_files,
         modules=("bert_trainer.config.model_file", "bert_trainer.config.json_files"),
-        leaves_out=("find_size_problems",),
         mutate=mutate_json,
         file_name="config.json",
     ),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.config.finetuning import TaskData
+from bert_job.run_stages import TaskData
 from bert_trainer.tasks.reading import read_examples
 from fuzz_reader import Reader
 from mutations import each_changed, mutate_json

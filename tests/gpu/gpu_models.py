@@ -20,7 +20,7 @@ SHAPE = MicroBatchShape(LONGEST, rows=12)
 
 SETTINGS: dict[str, dict[str, object]] = {
     "bert": {},
-    "tanh": {"num_attention_heads": 4, "hidden_act": "gelu_new"},
+    "tanh": {"num_attention_heads": 4, "hidden_activation": "gelu_new"},
     "distilbert": {"architecture": "distilbert", "objective": "mlm"},
 }
 

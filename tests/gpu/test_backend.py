@@ -37,7 +37,7 @@ def test_losses_and_gradients_are_those_of_plain_operations(changes: dict[str, o
 
 @pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
 def test_the_same_features_of_a_sample_are_dropped_as_on_a_cpu(changes: dict[str, object]) -> None:
-    model, batch = make_model(hidden_dropout_prob=0.2, **changes), make_batch()
+    model, batch = make_model(hidden_dropout=0.2, **changes), make_batch()
     expected = run(model, batch, EagerBackend(), step=7)
     found = run(model, pad_to_bucket(batch, SHAPE), GpuBackend("padded", FP64), step=7)
     assert found.losses == pytest.approx(expected.losses, rel=1e-12)
@@ -49,7 +49,7 @@ def test_the_same_features_of_a_sample_are_dropped_as_on_a_cpu(changes: dict[str
 def test_attention_drops_the_same_weights_in_a_step_that_is_taken_again() -> None:
     """As after a resume: from the seed, the step and the samples, whatever was drawn in between."""
     model, batch, backend = (
-        make_model(attention_probs_dropout_prob=0.2),
+        make_model(attention_dropout=0.2),
         pad_to_bucket(make_batch(), SHAPE),
         GpuBackend("padded", FP64),
     )
@@ -65,7 +65,7 @@ def test_attention_drops_the_same_weights_in_a_step_that_is_taken_again() -> Non
 def test_layers_draw_different_weights_to_drop(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = []
     monkeypatch.setattr(gpu_encoder, "seed_generator", lambda device, seed: seeds.append(seed))
-    model = make_model(attention_probs_dropout_prob=0.2)
+    model = make_model(attention_dropout=0.2)
     for step in (1, 2):
         run(model, make_batch(), GpuBackend("padded", FP64), step=step)
     assert len(set(seeds)) == 4
@@ -73,7 +73,7 @@ def test_layers_draw_different_weights_to_drop(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_activation_checkpointing_changes_no_bit() -> None:
-    model = make_model(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.2)
+    model = make_model(hidden_dropout=0.1, attention_dropout=0.2)
     batch, backend = pad_to_bucket(make_batch(), SHAPE), GpuBackend("padded", FP64)
     plain = run(model, batch, backend, step=7)
     model.activation_checkpointing = True
@@ -103,7 +103,7 @@ def test_a_pass_never_asks_the_device_for_a_value(
     recompute: bool,
 ) -> None:
     """On the meta device, where there are none: .item(), float() and indexing by truth values end in an error."""
-    drops = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    drops = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
     model = make_model(torch.float32, objective=objective, **drops).to("meta")
     model.activation_checkpointing = recompute
     batch = pad_to_bucket(make_batch(), SHAPE).to(torch.device("meta"))
@@ -142,7 +142,7 @@ def test_a_rank_says_what_it_has_got() -> None:
 
 
 def test_a_table_of_three_segments_has_the_second_one_for_the_second() -> None:
-    model, batch = make_model(type_vocab_size=3), make_batch()
+    model, batch = make_model(segment_types=3), make_batch()
     plain = run(model, batch, EagerBackend())
     found = run(model, pad_to_bucket(batch, SHAPE), GpuBackend("padded", torch.float64))
     assert found.losses == pytest.approx(plain.losses, rel=1e-12)

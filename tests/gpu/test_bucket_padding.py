@@ -33,7 +33,7 @@ def test_losses_counts_and_gradients_are_those_without_it(changes: dict[str, obj
 
 def test_what_it_is_made_of_makes_no_difference() -> None:
     """With dropout too, and to the bit."""
-    model, padded = make_model(hidden_dropout_prob=0.2), pad_to_bucket(make_batch(), SHAPE)
+    model, padded = make_model(hidden_dropout=0.2), pad_to_bucket(make_batch(), SHAPE)
     other = dataclasses.replace(padded, tokens_N=padded.tokens_N.clone())
     other.tokens_N[padded.num_tokens :] = 77
     backend = GpuBackend("padded", FP64)

@@ -39,7 +39,7 @@ def test_inductor_gives_the_plain_losses_and_gradients_and_drops_the_same_featur
     reason = why_not_compiled(CPU)
     if reason is not None:
         pytest.skip(f"nothing can be compiled here: {reason}")
-    model = make_model(torch.float32, hidden_dropout_prob=0.1)
+    model = make_model(torch.float32, hidden_dropout=0.1)
     counters.clear()
     compiled = GpuBackend("padded", torch.float32, Functions.compiled(), not_compiled=None)
     for recompute in (False, True):
@@ -69,7 +69,7 @@ def test_a_layer_is_one_graph_for_all_layers_and_token_counts(attention: Attenti
 
     compiled = torch.compile(functions.encode_layer, backend=count, fullgraph=True)
     master = torch.float64 if dtype == torch.float64 else torch.float32
-    drops = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    drops = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
     model = make_model(master, num_hidden_layers=3, **drops).to(META)
     settings = LayerSettings(WAYS[attention], 2, SHAPE.sequence_length, 0.1, 0.1, True, "none", 1e-12)
     token_counts, last = set(), model.layers[-1]

@@ -83,9 +83,9 @@ def test_losses_and_gradients_are_those_of_plain_operations_in_fp64(
     if compiled and (reason := why_not_compiled(GPU)) is not None:
         pytest.fail(reason)
     batch = make_batch()
-    expected = run(make_model(hidden_dropout_prob=0.1), batch, EagerBackend(), step=3)
+    expected = run(make_model(hidden_dropout=0.1), batch, EagerBackend(), step=3)
     backend = GpuBackend(attention, dtype, Functions.compiled() if compiled else Functions())
-    model = make_model(FP32, hidden_dropout_prob=0.1).to(GPU)
+    model = make_model(FP32, hidden_dropout=0.1).to(GPU)
     for padded in (pad_to_bucket(batch, SHAPE), batch):
         found = run(model, padded.to(GPU), backend, step=3)
         assert found.losses == pytest.approx(expected.losses, rel=TOLERANCES[dtype])
@@ -94,7 +94,7 @@ def test_losses_and_gradients_are_those_of_plain_operations_in_fp64(
 
 def test_activation_checkpointing_drops_the_same(way: tuple[Attention, torch.dtype]) -> None:
     backend = GpuBackend(*way, Functions.compiled())
-    model = make_model(FP32, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.3).to(GPU)
+    model = make_model(FP32, hidden_dropout=0.1, attention_dropout=0.3).to(GPU)
     batch = pad_to_bucket(make_batch(), SHAPE).to(GPU)
     plain = run(model, batch, backend, step=3)
     model.activation_checkpointing = True
@@ -124,7 +124,7 @@ def test_as_many_weights_are_dropped_as_asked_for(attend: gpu_encoder.Attention)
 def test_the_host_does_not_wait_within_micro_batches(recompute: bool) -> None:
     """Copies, forward and backward pass, after one that compiles."""
     dtype = BF16 if torch.cuda.get_device_capability(GPU) >= (8, 0) else FP16
-    model = make_model(FP32, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1).to(GPU)
+    model = make_model(FP32, hidden_dropout=0.1, attention_dropout=0.1).to(GPU)
     model.activation_checkpointing = recompute
     micro_batches = [staged(make_batch(seed=seed)) for seed in range(4)]
     total = torch.zeros((), device=GPU)
@@ -169,7 +169,7 @@ def test_a_run_follows_the_loss_curve_of_a_cpu(tmp_path: Path, monkeypatch: pyte
     stage = pretrain_stage(length={"steps": 20}, micro_batch_size=5)
     model = {
         "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
-        "max_position_embeddings": 64, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": 64, "hidden_dropout": 0.1, "attention_dropout": 0.0,
     }  # fmt: skip
     curves = []
     for device in ("cpu", "cuda"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bert_trainer.config.health import HealthConfig
+from bert_job.health import HealthSpec
 from bert_trainer.errors import RanksDisagree
 from bert_trainer.optim.optimizer import LossScaler, StepResult
 from bert_trainer.training.health import Finding, Health
@@ -30,7 +30,7 @@ def step(health: Health, number: int, norm: float = 1.0, loss: float = 2.0, scal
 
 
 def health_of(**settings: Any) -> Health:
-    return Health(HealthConfig(**settings), "phase1")
+    return Health(HealthSpec(**settings), "phase1")
 
 
 def known(health: Health, steps: int = 32, seed: int = 1) -> tuple[list[float], list[float]]:
@@ -151,13 +151,13 @@ def test_an_overflow_of_fp16_is_no_finding_until_the_scale_is_below_its_limit() 
     ],
 )
 def test_a_finding_has_its_own_policy_else_that_of_all(name: Any, by_default: str, own: str) -> None:
-    assert HealthConfig().action(name) == by_default
-    assert HealthConfig(on_unhealthy="Rollback").action(name) == "Rollback"
-    assert HealthConfig(on_unhealthy="Rollback", **{own: "Skip"}).action(name) == "Skip"
+    assert HealthSpec().action(name) == by_default
+    assert HealthSpec(on_unhealthy="Rollback").action(name) == "Rollback"
+    assert HealthSpec(on_unhealthy="Rollback", **{own: "Skip"}).action(name) == "Skip"
 
 
 def test_fine_tuning_skips_what_it_would_go_back_for_and_judges_no_loss() -> None:
-    health = Health(HealthConfig(on_unhealthy="Rollback", window_steps=8), "task", finetuning=True)
+    health = Health(HealthSpec(on_unhealthy="Rollback", window_steps=8), "task", finetuning=True)
     for number in range(1, 9):
         assert step(health, number) == []
     assert all(step(health, number, loss=1e9) == [] for number in range(9, 20))
@@ -212,6 +212,6 @@ def test_ranks_that_have_seen_different_things_say_so(ranks: int, odd: dict[str,
 def test_a_checkpoint_of_another_stage_says_nothing_of_this_one() -> None:
     before = health_of()
     known(before)
-    after = Health(HealthConfig(), "phase2")
+    after = Health(HealthSpec(), "phase2")
     after.load(before.state())
-    assert after.state() == Health(HealthConfig(), "phase2").state()
+    assert after.state() == Health(HealthSpec(), "phase2").state()

@@ -63,8 +63,8 @@ def run(model: Bert, batch: Batch, *, dtype: torch.dtype, drops: bool) -> Found:
     "changes",
     [
         {},
-        {"num_attention_heads": 4, "hidden_act": "gelu_new"},
-        {"architecture": "distilbert", "objective": "mlm", "hidden_dropout_prob": 0.3},
+        {"num_attention_heads": 4, "hidden_activation": "gelu_new"},
+        {"architecture": "distilbert", "objective": "mlm", "hidden_dropout": 0.3},
     ],
     ids=["bert", "tanh", "distilbert"],
 )

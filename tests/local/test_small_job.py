@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from bert_job import model as presets
 from bert_operator.__main__ import main
 from bert_operator.api.parsing.documents import read_job_document
 from bert_operator.api.parsing.validation import parse_job
-from bert_operator.api.schema import presets
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.small_job import SmallJobTarget, fetch_command, missing_task_files, shrink
 from bert_operator.cluster.settings import Settings

@@ -27,8 +27,8 @@ from transformers import (
     DistilBertForMaskedLM,
 )
 
+from bert_job.run_config import ModelConfig
 from bert_trainer.checkpoints.huggingface_export import huggingface_config, huggingface_name, huggingface_tensors
-from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
@@ -42,14 +42,14 @@ IGNORED = -100  # Hugging Face's label for "not predicted"
 
 CASES = {
     "tiny mlm+nsp gelu": model_config(128),
-    "tiny mlm+nsp gelu_new": model_config(128, hidden_act="gelu_new"),
+    "tiny mlm+nsp gelu_new": model_config(128, hidden_activation="gelu_new"),
     "tiny mlm gelu": model_config(128, objective="mlm"),
-    "tiny mlm gelu_new": model_config(128, objective="mlm", hidden_act="gelu_new"),
+    "tiny mlm gelu_new": model_config(128, objective="mlm", hidden_activation="gelu_new"),
     "base": model_config(768),
     "large": model_config(1024),
     "distilbert": model_config(768, architecture="distilbert", objective="mlm"),
     # Training computes attention by other operations than evaluation. At this probability nothing is dropped.
-    "base on the path of training": model_config(768, hidden_dropout_prob=1e-15, attention_probs_dropout_prob=1e-15),
+    "base on the path of training": model_config(768, hidden_dropout=1e-15, attention_dropout=1e-15),
 }
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from bert_trainer.config.run_config import ModelConfig
+from bert_job.run_config import ModelConfig
 from bert_trainer.model.bert import Bert
 from random_rows import model_config
 

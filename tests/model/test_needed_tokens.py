@@ -31,7 +31,7 @@ def of_all_tokens(model: Bert, batch: Batch, keys: DropoutKeys) -> Tensor:
 @pytest.mark.parametrize(("architecture", "objective"), [("bert", "mlm+nsp"), ("bert", "mlm"), ("distilbert", "mlm")])
 def test_losses_and_gradients_are_those_of_all_tokens(architecture: str, objective: str, checkpointing: bool) -> None:
     config = model_config(16, architecture=architecture, objective=objective)
-    config = config.model_copy(update={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1})
+    config = config.model_copy(update={"hidden_dropout": 0.1, "attention_dropout": 0.1})
     batch = random_batch([31, 4, 17], sequence_length=31, predictions=5, vocabulary_size=53, seed=3)
     keys = batch.dropout_keys(1, 1)
     model = random_model(config, 53, seed=2, dtype=torch.float64)

@@ -63,7 +63,7 @@ class Reference:
     epsilon: float = 1e-6
     weight_decay: float = 0.01
     bias_correction: bool = True
-    max_gradient_norm: float | None = 1.0
+    max_gradient_norm: float = 1.0
     t: int = 0
     m: Arrays = field(init=False)
     v: Arrays = field(init=False)
@@ -76,7 +76,7 @@ class Reference:
         """Update the weights; return the global norm before clipping."""
         norm = float(np.sqrt(sum((gradient**2).sum() for gradient in gradients.values())))
         clip = 1.0
-        if self.max_gradient_norm is not None and norm > self.max_gradient_norm:
+        if self.max_gradient_norm and norm > self.max_gradient_norm:
             clip = self.max_gradient_norm / norm
         self.t += 1
         for name, weight in self.weights.items():
@@ -174,7 +174,7 @@ def test_every_setting_reaches_the_formulas(name: str) -> None:
 
 
 def test_no_limit_means_no_clipping() -> None:
-    pair = Pair.create(max_gradient_norm=None)
+    pair = Pair.create(max_gradient_norm=0.0)
     pair.run(norm=LARGE)
     assert pair.worst_error() < WORST[torch.float64]
 
@@ -186,7 +186,7 @@ def test_a_loss_scale_changes_nothing_and_the_limit_is_on_true_gradients() -> No
 
 
 def test_a_tensor_of_zeros_has_trust_ratio_1() -> None:
-    pair = Pair.create(max_gradient_norm=None, weight_decay=0.0)
+    pair = Pair.create(max_gradient_norm=0.0, weight_decay=0.0)
     gradients = pair.gradients(SMALL)
     pair.hand_over(gradients)
     before = {n: v.clone() for n, v in pair.optimizer.parameters.named(pair.optimizer.parameters.values).items()}
@@ -202,7 +202,7 @@ def test_a_tensor_of_zeros_has_trust_ratio_1() -> None:
 def test_a_decayed_tensor_moves_by_the_rate_times_its_own_length() -> None:
     """What LAMB is for, whatever the size of the gradient; biases and LayerNorm move like Adam's."""
     for norm in (1e-3, 1e3):
-        pair = Pair.create(max_gradient_norm=None)
+        pair = Pair.create(max_gradient_norm=0.0)
         views = pair.optimizer.parameters.named(pair.optimizer.parameters.values)
         before = {name: view.clone() for name, view in views.items()}
         pair.hand_over(pair.gradients(norm))
@@ -236,7 +236,7 @@ def test_phase_2_may_go_on_with_the_step_count_of_its_moments(name: str) -> None
 @pytest.mark.parametrize(("keep_step_count", "size"), [(False, 0.153), (True, 1.0)])
 def test_adamw_s_tenth_update_of_phase_2(keep_step_count: bool, size: float) -> None:
     """Of a constant gradient, with moments of 10,000 steps: 1 / (1 - 0.9^10) over the root of 1 / (1 - 0.999^10)."""
-    pair = Pair.create(name="adamw", epsilon=1e-12, weight_decay=0.0, max_gradient_norm=None)
+    pair = Pair.create(name="adamw", epsilon=1e-12, weight_decay=0.0, max_gradient_norm=0.0)
     optimizer = pair.optimizer
     constant = {name: np.full_like(weight, 1e-3) for name, weight in pair.reference.weights.items()}
     optimizer.first_moment.fill_(1e-3)
@@ -263,7 +263,7 @@ def test_phase_2_may_start_with_cold_moments() -> None:
 
 def test_the_first_step_of_phase_2_moves_biases_by_a_third_of_the_rate() -> None:
     """Warm moments divided by the first step's corrections, 0.1 and 0.001, move 10 / sqrt(1000)."""
-    pair = Pair.create(epsilon=1e-12, max_gradient_norm=None)
+    pair = Pair.create(epsilon=1e-12, max_gradient_norm=0.0)
     optimizer = pair.optimizer
     constant = {name: np.full_like(weight, 1e-3) for name, weight in pair.reference.weights.items()}
     optimizer.first_moment.fill_(1e-3)
@@ -297,7 +297,7 @@ def test_gradients_that_are_not_finite_change_nothing(name: str, poison: float) 
 
 def test_adamw_is_torchs_adamw() -> None:
     """By its functional form: the optimizer class imports torch's compiler, which takes seconds."""
-    pair = Pair.create(name="adamw", max_gradient_norm=None)
+    pair = Pair.create(name="adamw", max_gradient_norm=0.0)
     theirs = {name: torch.from_numpy(weight.copy()) for name, weight in pair.reference.weights.items()}
     moments = {name: (torch.zeros_like(weight), torch.zeros_like(weight)) for name, weight in theirs.items()}
     steps = {name: torch.tensor(0.0) for name in theirs}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bert_job.run_config import ModelConfig
 from bert_trainer.checkpoints.huggingface_export import huggingface_name
-from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.flat_parameters import FlatParameters
 from random_rows import model_config, random_batch
@@ -40,7 +40,7 @@ def test_bert_large_has_as_many_decayed_and_undecayed_parameters_as_published() 
                 num_hidden_layers=24,
                 num_attention_heads=16,
                 intermediate_size=4096,
-                vocab_pad_multiple=1,
+                vocabulary_pad_multiple=1,
             ),
             30_522,
         )

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bert_trainer.config.finetuning import Kind
+from bert_job.tasks import Kind
 from bert_trainer.model.backends.choice import choose_backend
 from bert_trainer.model.backends.ort.engine import OrtBackend
 from bert_trainer.model.batch import Batch
@@ -27,7 +27,7 @@ from task_rows import task_rows
 VOCABULARY = 101
 MODELS: dict[str, dict[str, Any]] = {
     "bert": {},
-    "tanh, four heads": {"num_attention_heads": 4, "hidden_act": "gelu_new"},
+    "tanh, four heads": {"num_attention_heads": 4, "hidden_activation": "gelu_new"},
     "masked LM alone": {"objective": "mlm"},
     "distilbert": {"architecture": "distilbert", "objective": "mlm"},
 }
@@ -40,7 +40,7 @@ def compare_passes() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, changes in MODELS.items():
         for dropout in (0.0, 0.1):
-            config = model_config(64, **changes, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+            config = model_config(64, **changes, hidden_dropout=dropout, attention_dropout=dropout)
             model = random_model(config, VOCABULARY, seed=2, dtype=torch.float32)
             engine = choose_backend(model, "ort", "fp32")
             found[f"{name}, dropout {dropout:g}"] = [
@@ -54,7 +54,7 @@ def compare_tasks() -> dict[str, Any]:
     found: dict[str, Any] = {}
     kinds: tuple[tuple[Kind, int], ...] = (("classification", 3), ("regression", 1), ("spans", 2))
     for kind, outputs in kinds:
-        config = model_config(64, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+        config = model_config(64, hidden_dropout=0.1, attention_dropout=0.1)
         head = Head.of(kind, outputs, config)
         model = make_all_count(TaskModel(config, VOCABULARY, head), seed=2, dtype=torch.float32)
         engine = choose_backend(model, "ort", "fp32")
@@ -70,7 +70,7 @@ def compare_tasks() -> dict[str, Any]:
 
 def compare_half() -> dict[str, Any]:
     """Return the same under autocast to fp16 on both sides; on processors the graph converts around products."""
-    config = model_config(64, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    config = model_config(64, hidden_dropout=0.1, attention_dropout=0.1)
     model = random_model(config, VOCABULARY, seed=2, dtype=torch.float32)
     engine = choose_backend(model, "ort", "fp16")
 
@@ -86,7 +86,7 @@ def _batch(lengths: tuple[int, ...]) -> Batch:
 
 
 def _pretraining_pass(model: nn.Module, batch: Batch) -> list[Tensor]:
-    dropout = batch.dropout_keys(3, 5) if model.config.hidden_dropout_prob else None  # type: ignore[union-attr]
+    dropout = batch.dropout_keys(3, 5) if model.config.hidden_dropout else None  # type: ignore[union-attr]
     sums = model(batch, dropout)
     return [sums.masked_lm, sums.next_sentence, sums.masked_lm_correct, sums.next_sentence_correct]
 

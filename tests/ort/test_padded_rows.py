@@ -22,13 +22,13 @@ from random_rows import model_config, random_batch, random_model
 
 MODELS: dict[str, dict[str, Any]] = {
     "bert": {},
-    "tanh": {"objective": "mlm", "hidden_act": "gelu_new"},
+    "tanh": {"objective": "mlm", "hidden_activation": "gelu_new"},
     "distilbert": {"architecture": "distilbert", "objective": "mlm"},
 }
 
 
 def make(name: str, dropout: float) -> tuple[Bert, Batch]:
-    config = model_config(64, **MODELS[name], hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    config = model_config(64, **MODELS[name], hidden_dropout=dropout, attention_dropout=dropout)
     batch = random_batch((2, 40, 16, 17, 33), sequence_length=40, predictions=6, vocabulary_size=101, seed=1)
     return random_model(config, 101, seed=2, dtype=torch.float64), batch
 

@@ -83,9 +83,9 @@ def test_on_gpus_both_wheels_are_made_for_one_cuda(extensions: Path, monkeypatch
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": "fp64"}, "precision: got 'fp64'; allowed with engine 'ort'"),
-        ({"precision": "bf32"}, "precision: got 'bf32'; allowed with engine 'ort'"),
-        ({"activation_checkpointing": True}, "activation_checkpointing: got true; allowed with engine 'ort': false"),
+        ({"precision": "fp64"}, 'precision: got "fp64"; allowed: fp32, avx-fp32, tf32, bf16, fp16 with engine ort'),
+        ({"precision": "bf32"}, 'precision: got "bf32"; allowed: fp32, avx-fp32, tf32, bf16, fp16 with engine ort'),
+        ({"activation_checkpointing": True}, "activation_checkpointing: got true; allowed: false with engine ort"),
     ],
 )
 def test_a_document_that_asks_for_both_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:

@@ -74,7 +74,7 @@ def test_the_extra_of_a_package_names_everything_that_it_imports(half: str) -> N
     names = {canonicalize_name(requirement.name) for requirement in declared(half)}
     # Horovod's wheel is built by tools/horovod_wheel.sh, so no extra can name it; pydantic pins its own core.
     # kubectl bert plot --png alone draws with matplotlib, and says so where it is missing.
-    modules = imported_modules(ROOT / half / f"bert_{half}") - {"horovod", "pydantic_core", "matplotlib"}
+    modules = imported_modules(ROOT / half / f"bert_{half}") - {"bert_job", "horovod", "pydantic_core", "matplotlib"}
     distributions = packages_distributions()
     unnamed = [
         module

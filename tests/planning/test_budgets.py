@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.schema.checkpoints import CheckpointSpec
+from bert_job.checkpoints import CheckpointSpec
 from bert_operator.api.schema.conditions import Reason
 from bert_operator.api.schema.status import CheckpointStatus, JobStatus
 from bert_operator.state.observed import Observed

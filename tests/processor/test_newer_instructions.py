@@ -139,7 +139,7 @@ def test_bf32_rounds_what_it_multiplies_and_nothing_else(flag: str) -> None:
 def test_a_model_learns_at_that_precision(flag: str, precision: str, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data")
     schedule = {"learning_rate": 0.1, "warmup": {"steps": 5}, "decay": "poly"}
-    stage = pretrain_stage(global_batch_size=32, micro_batch_size=32, length={"steps": 30}, schedule=schedule)
+    stage = pretrain_stage(global_batch_size=32, micro_batch_size=32, length={"steps": 30}, **schedule)
     config = run_config(tmp_path / precision, dataset, stages=[stage], precision=precision, checkpoint={"keep": 1})
     train(config)
     found = losses(tmp_path / precision)

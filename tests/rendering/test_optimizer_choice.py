@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from bert_job.optimizers import MAX_ADAMW_BATCH, PUBLISHED
 from bert_operator.api.crd import render_crd
 from bert_operator.api.parsing.validation import advise, parse_job, parse_started_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.optimizers import MAX_ADAMW_BATCH, PUBLISHED
 from bert_operator.api.small_job import SmallJobTarget, shrink
 from bert_operator.local.command import keep_started_optimizer
 from bert_operator.render.frozen import Frozen, freeze, render_config_map, thaw

@@ -57,7 +57,7 @@ def test_gpus_of_a_claim_are_gpus_that_a_cluster_has_to_bring_and_a_laptop_has_n
     frozen = freeze(claimed, default_image=IMAGE)
     assert json.loads(render_config_map(frozen)["data"]["run-config.json"])["device"] == "cuda"
     elsewhere = render_run_config(claimed, uid=UID, ranks=2, hosts=1, output_folder="/results")
-    assert "device" not in elsewhere
+    assert elsewhere["device"] == "auto"
 
 
 def test_a_variable_of_the_job_wins_over_all_that_follows() -> None:

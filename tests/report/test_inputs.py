@@ -48,7 +48,7 @@ def test_who_ran_it_and_where_changes_nothing(tmp_path: Path, usual: str, change
         {"precision": "bf16"},
         {"stages": [pretrain_stage("phase1", global_batch_size=32)]},
         {"stages": [pretrain_stage("phase1"), pretrain_stage("phase2")]},
-        {"stages": [pretrain_stage("phase1", schedule={"learning_rate": 2e-3, "decay": "linear"})]},
+        {"stages": [pretrain_stage("phase1", learning_rate=2e-3, decay="linear")]},
     ],
 )
 def test_another_request_has_another_hash(tmp_path: Path, usual: str, changes: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.run_config import RunConfig
+from bert_job.run_config import RunConfig
 from bert_trainer.errors import TrainerError
 from bert_trainer.output.filled_masks import FilledMask
 from bert_trainer.output.metrics import read_metrics

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bert_trainer.config.run_config import RunConfig
+from bert_job.run_config import RunConfig
 from bert_trainer.errors import FencedError, InputError
 from bert_trainer.output.run_folder import RunFolder, release_unused_claim
 from tiny_finetune import finetune_stage

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from bert_job.run_config import RunConfig
 from bert_trainer.config.checks import parse_run_config, resolve_model
-from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import InputError
 from bert_trainer.output.run_folder import RunFolder
+from tensorflow_cases import OURS
 from tiny_run import pretrain_stage
 from whole_configs import whole_document
 
@@ -52,7 +53,13 @@ def described(folder: Path, content: dict[str, Any] | str, **changes: Any) -> Ru
     """Write a model's file and return the run that names it."""
     file = folder / "bert_config.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
-    model = {"config_file": str(file), "layer_norm_eps": 1e-12, "vocab_pad_multiple": 8, "objective": None, **changes}
+    model = {
+        "config_file": str(file),
+        "layer_norm_epsilon": 1e-12,
+        "vocabulary_pad_multiple": 8,
+        "objective": None,
+        **changes,
+    }
     document = whole_document(
         {
             "job": {"name": "tiny", "uid": "uid-1"},
@@ -67,10 +74,10 @@ def described(folder: Path, content: dict[str, Any] | str, **changes: Any) -> Ru
 def test_google_s_file_is_bert_large(tmp_path: Path) -> None:
     model = resolve_model(described(tmp_path, GOOGLE)).sizes
     assert model.model_dump() == {
-        **GOOGLE,
+        **{OURS.get(key, key): value for key, value in GOOGLE.items()},
         "architecture": "bert",
-        "layer_norm_eps": 1e-12,
-        "vocab_pad_multiple": 8,
+        "layer_norm_epsilon": 1e-12,
+        "vocabulary_pad_multiple": 8,
         "objective": "mlm+nsp",
         "config_file": str(tmp_path / "bert_config.json"),
     }
@@ -85,11 +92,15 @@ def test_hugging_face_s_files_say_more(tmp_path: Path) -> None:
         "use_cache": True,
     }
     bert = resolve_model(described(tmp_path, file, objective="mlm")).sizes
-    assert (bert.hidden_act, bert.layer_norm_eps, bert.objective) == ("gelu_new", 1e-5, "mlm")
+    assert (bert.hidden_activation, bert.layer_norm_epsilon, bert.objective) == ("gelu_new", 1e-5, "mlm")
     distilbert = resolve_model(described(tmp_path, DISTILBERT)).sizes
-    assert (distilbert.architecture, distilbert.objective, distilbert.hidden_act) == ("distilbert", "mlm", "gelu_new")
-    assert (distilbert.hidden_size, distilbert.num_hidden_layers, distilbert.vocab_size) == (768, 6, 28996)
-    assert (distilbert.hidden_dropout_prob, distilbert.attention_probs_dropout_prob) == (0, 0.2)
+    assert (distilbert.architecture, distilbert.objective, distilbert.hidden_activation) == (
+        "distilbert",
+        "mlm",
+        "gelu_new",
+    )
+    assert (distilbert.hidden_size, distilbert.num_hidden_layers, distilbert.vocabulary_size) == (768, 6, 28996)
+    assert (distilbert.hidden_dropout, distilbert.attention_dropout) == (0, 0.2)
 
 
 def changed(**keys: Any) -> dict[str, Any]:
@@ -173,14 +184,14 @@ def test_another_file_is_compared_by_what_it_says(tmp_path: Path) -> None:
     smaller = config.model.model_copy(update={"config_file": str(tmp_path / "smaller.json")})
     with pytest.raises(InputError, match="model.num_hidden_layers: was 24, is 12"):
         RunFolder.claim(config.model_copy(update={"model": smaller}), attempt=3)
-    padded = config.model.model_copy(update={"config_file": str(tmp_path / "same.json"), "vocab_pad_multiple": 64})
-    with pytest.raises(InputError, match="model.vocab_pad_multiple: was 8, is 64"):
+    padded = config.model.model_copy(update={"config_file": str(tmp_path / "same.json"), "vocabulary_pad_multiple": 64})
+    with pytest.raises(InputError, match="model.vocabulary_pad_multiple: was 8, is 64"):
         RunFolder.claim(config.model_copy(update={"model": padded}), attempt=3)
 
 
 def test_mistakes_in_either_kind_of_model_are_named_as_they_stand_in_the_document(tmp_path: Path) -> None:
     config = described(tmp_path, GOOGLE).model_dump(mode="json")
-    with pytest.raises(InputError, match=r"\n  model.vocab_pad_multiple: got 0"):
-        parse_run_config({**config, "model": {**config["model"], "vocab_pad_multiple": 0}})
+    with pytest.raises(InputError, match=r"\n  model.vocabulary_pad_multiple: got 0"):
+        parse_run_config({**config, "model": {**config["model"], "vocabulary_pad_multiple": 0}})
     with pytest.raises(InputError, match=r"\n  model.hidden_size: got 0"):
         parse_run_config({**config, "model": {**GOOGLE, "hidden_size": 0}})

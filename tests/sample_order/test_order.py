@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bert_trainer.training.data_loader as data_module
-from bert_trainer.config.stages import DataRange
+from bert_job.evaluation import DataRangeSpec
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.errors import InputError
 from bert_trainer.training.data_loader import SampleOrder, StageReader
@@ -60,14 +60,14 @@ def test_samples_of_different_shards_are_mixed_within_a_window() -> None:
 
 
 def test_a_range_of_the_data_uses_just_that_part() -> None:
-    order = SampleOrder(ROWS, seed=3, data_range=DataRange(start=0.1, end=0.5))
+    order = SampleOrder(ROWS, seed=3, data_range=DataRangeSpec(start=0.1, end=0.5))
     assert order.num_samples == 55 - 11
     assert sorted(order.sample_numbers(0, 44).tolist()) == list(range(11, 55))
 
 
 def test_an_empty_range_is_refused() -> None:
     with pytest.raises(InputError, match="holds none"):
-        SampleOrder((3,), seed=3, data_range=DataRange(start=0.5, end=0.51))
+        SampleOrder((3,), seed=3, data_range=DataRangeSpec(start=0.5, end=0.51))
 
 
 def test_an_order_travels_between_ranks() -> None:

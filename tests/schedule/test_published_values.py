@@ -6,17 +6,18 @@ NVIDIA's phase 1 is 7,038 steps at 6e-3 with a warm-up of 28.43 %, phase 2 is 1,
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
-from bert_trainer.config.optimization import Warmup
-from bert_trainer.config.stages import Length
+from bert_job.optimization import WarmupSpec
+from bert_job.pretraining import LengthSpec
 from bert_trainer.optim.schedule import learning_rate, num_steps, warmup_proportion
 from whole_configs import schedule_settings
 
-PHASE_1 = schedule_settings(learning_rate=6e-3, warmup=Warmup(proportion=0.2843))
+PHASE_1 = schedule_settings(learning_rate=6e-3, warmup=WarmupSpec(proportion=0.2843))
 PHASE_1_STEPS = 7038
-PHASE_2 = schedule_settings(learning_rate=4e-3, warmup=Warmup(proportion=0.128))
+PHASE_2 = schedule_settings(learning_rate=4e-3, warmup=WarmupSpec(proportion=0.128))
 PHASE_2_STEPS = 1563
 
 
@@ -60,19 +61,19 @@ def test_without_warm_up_a_linear_decay_is_mlperfs(update: int) -> None:
 
 
 def test_a_linear_decay_with_warm_up_drops_as_published() -> None:
-    schedule = schedule_settings(learning_rate=1.0, warmup=Warmup(proportion=0.25), decay="linear")
+    schedule = schedule_settings(learning_rate=1.0, warmup=WarmupSpec(proportion=0.25), decay="linear")
     rates = [learning_rate(schedule, step, 10) for step in range(10)]
     assert rates == pytest.approx([0.4, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0])
 
 
 def test_where_the_warm_up_ends_on_a_step_that_step_already_decays_as_published() -> None:
-    schedule = schedule_settings(learning_rate=1.0, warmup=Warmup(steps=2), decay="linear")
+    schedule = schedule_settings(learning_rate=1.0, warmup=WarmupSpec(steps=2), decay="linear")
     rates = [learning_rate(schedule, step, 8) for step in range(8)]
     assert rates == [0.5, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0]
 
 
 def test_constant_stays_at_the_peak_to_the_end() -> None:
-    schedule = schedule_settings(learning_rate=2e-4, warmup=Warmup(steps=2), decay="constant")
+    schedule = schedule_settings(learning_rate=2e-4, warmup=WarmupSpec(steps=2), decay="constant")
     assert [learning_rate(schedule, step, 5) for step in range(5)] == pytest.approx([1e-4, 2e-4, 2e-4, 2e-4, 2e-4])
 
 
@@ -82,7 +83,7 @@ def test_the_continuous_form_reaches_the_peak_and_never_drops_by_more_than_its_o
     decay: str, warmup_steps: int
 ) -> None:
     schedule = schedule_settings(
-        learning_rate=6e-3, warmup=Warmup(steps=warmup_steps), decay=decay, after_warmup="continuous"
+        learning_rate=6e-3, warmup=WarmupSpec(steps=warmup_steps), decay=decay, after_warmup="continuous"
     )
     rates = [learning_rate(schedule, step, PHASE_1_STEPS) for step in range(PHASE_1_STEPS)]
     assert rates[warmup_steps - 1] == 6e-3
@@ -95,7 +96,7 @@ def test_the_continuous_form_reaches_the_peak_and_never_drops_by_more_than_its_o
 
 
 def test_a_continuous_warm_up_by_proportion_does_not_drop_either() -> None:
-    schedule = PHASE_1.model_copy(update={"after_warmup": "continuous"})
+    schedule = SimpleNamespace(**{**vars(PHASE_1), "after_warmup": "continuous"})
     rates = [learning_rate(schedule, step, PHASE_1_STEPS) for step in range(PHASE_1_STEPS)]
     assert rates[1999] == pytest.approx(5.9973e-3, rel=1e-5)
     assert rates[2000] == pytest.approx(6e-3, rel=1e-4)
@@ -110,39 +111,39 @@ def test_rates_are_never_negative_nor_above_the_peak(
     after_warmup: str, decay: str, total: int, proportion: float
 ) -> None:
     schedule = schedule_settings(
-        learning_rate=1e-3, warmup=Warmup(proportion=proportion), decay=decay, after_warmup=after_warmup
+        learning_rate=1e-3, warmup=WarmupSpec(proportion=proportion), decay=decay, after_warmup=after_warmup
     )
     rates = [learning_rate(schedule, step, total) for step in range(total)]
     assert all(isinstance(rate, float) and 0.0 <= rate <= 1e-3 for rate in rates)
 
 
 def test_a_warm_up_is_given_in_steps_or_as_a_proportion() -> None:
-    assert warmup_proportion(Warmup(proportion=0.128), 1563) == 0.128
-    assert warmup_proportion(Warmup(steps=200), 1600) == 0.125
-    assert warmup_proportion(Warmup(steps=0), 1600) == 0.0
+    assert warmup_proportion(WarmupSpec(proportion=0.128), 1563) == 0.128
+    assert warmup_proportion(WarmupSpec(steps=200), 1600) == 0.125
+    assert warmup_proportion(WarmupSpec(steps=0), 1600) == 0.0
 
 
 @pytest.mark.parametrize(
     ("length", "expected"),
     [
-        (Length(steps=7038), 7038),
-        (Length(samples=461_242_368), 7038),  # 7,038 x 65,536
-        (Length(samples=461_242_369), 7039),  # one more sample is one more step
-        (Length(samples=1), 1),
-        (Length(epochs=1), 2),  # 100,000 samples are 1.53 batches
-        (Length(epochs=3), 5),
-        (Length(epochs=0.5), 1),
-        (Length(epochs=1e-9), 1),
+        (LengthSpec(steps=7038), 7038),
+        (LengthSpec(samples=461_242_368), 7038),  # 7,038 x 65,536
+        (LengthSpec(samples=461_242_369), 7039),  # one more sample is one more step
+        (LengthSpec(samples=1), 1),
+        (LengthSpec(epochs=1), 2),  # 100,000 samples are 1.53 batches
+        (LengthSpec(epochs=3), 5),
+        (LengthSpec(epochs=0.5), 1),
+        (LengthSpec(epochs=1e-9), 1),
     ],
 )
-def test_the_length_of_a_stage_in_steps(length: Length, expected: int) -> None:
+def test_the_length_of_a_stage_in_steps(length: LengthSpec, expected: int) -> None:
     assert num_steps(length, num_samples=100_000, global_batch_size=65_536) == expected
 
 
 @pytest.mark.parametrize("tenths", range(1, 100))
 def test_a_fraction_of_an_epoch_that_is_whole_batches_is_not_rounded_up(tenths: int) -> None:
     """In floating point, 8.3 * 1,000,000 is a hair above 8,300,000, which are 83,000 batches of 100."""
-    length = Length(epochs=float(f"{tenths // 10}.{tenths % 10}"))
+    length = LengthSpec(epochs=float(f"{tenths // 10}.{tenths % 10}"))
     assert num_steps(length, num_samples=10, global_batch_size=1) == tenths
     assert num_steps(length, num_samples=1_000_000, global_batch_size=100) == tenths * 1000
 

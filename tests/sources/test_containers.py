@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.corpus.corpora import digest_corpus, open_corpora, open_corpus
 from bert_trainer.dataset.corpus.formats import zip_archives
 from bert_trainer.dataset.corpus.formats.streams import zstd
@@ -28,7 +28,7 @@ SENTENCES = [("The river is long.", "It runs south."), ("A second document.",)]
 
 
 def read(path: Path, **settings: object) -> list[tuple[str, ...]]:
-    corpora = open_corpora([CorpusConfig.model_validate({"path": str(path), **settings})])
+    corpora = open_corpora([CorpusSpec.model_validate({"path": str(path), **settings})])
     return [document.sentences for document in corpora.documents()]
 
 
@@ -114,7 +114,7 @@ def test_the_files_of_a_zip_archive_are_read_in_the_order_of_their_names(tmp_pat
     # In a folder, an archive is known by its name as all files are; each file of it is a document.
     (tmp_path / "zz.txt").write_bytes(b"Beside it.")
     assert read(tmp_path) == [*found, ("Beside it.",)]
-    corpora = open_corpora([CorpusConfig(path=str(path), documents="files")])
+    corpora = open_corpora([CorpusSpec(path=str(path), documents="files")])
     names = [document.name for document in corpora.documents()]
     assert names == [f"{path}/a.jsonl#1", f"{path}/b/a.txt#1", f"{path}/z.txt#1"]
     assert corpora.text_bytes == len(line) + len(TEXT) + len(b"Last one.")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.dataset.corpus.languages import ALLOWED
@@ -18,7 +18,7 @@ GLUE = "gj04\t1\t\tOur friends won't buy this analysis.\ngj04\t0\t*\tThe more we
 
 
 def sentences(path: Path, **options: object) -> list[tuple[str, ...]]:
-    corpora = open_corpora([CorpusConfig(path=str(path), **options)])  # type: ignore[arg-type]
+    corpora = open_corpora([CorpusSpec(path=str(path), **options)])  # type: ignore[arg-type]
     return [document.sentences for document in corpora.documents()]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.dataset.corpus.document import MAX_DOCUMENT
 from bert_trainer.dataset.corpus.formats import streams
@@ -30,13 +30,13 @@ PAGE_MB = float(os.environ.get("BERT_TEST_HOSTILE_PAGE_MB", "0.5"))
 
 CHILD = """
 import sys
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.run_stages import CorpusSpec
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.dataset.tokens.block_files import write_text_blocks
 from bert_trainer.dataset.tokens.block_tasks import SurveyTask, survey_block
 from bert_trainer.errors import InputError
 from pathlib import Path
-corpora = open_corpora([CorpusConfig(path=sys.argv[1])])
+corpora = open_corpora([CorpusSpec(path=sys.argv[1])])
 try:
     for block in write_text_blocks(corpora.documents(), Path(sys.argv[2])):
         survey_block(SurveyTask(block, 0.8, 1))
@@ -135,7 +135,7 @@ def test_a_heading_of_headings_does_not_take_the_stack(tmp_path: Path) -> None:
 
 
 def read(path: Path) -> list[tuple[str, ...]]:
-    return [document.sentences for document in open_corpora([CorpusConfig(path=str(path))]).documents()]
+    return [document.sentences for document in open_corpora([CorpusSpec(path=str(path))]).documents()]
 
 
 def test_pages_that_cost_too_much_are_skipped_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -160,7 +160,7 @@ def test_text_without_empty_lines_is_read_in_pieces_that_fit_into_memory(tmp_pat
     path = tmp_path / "a.txt"
     line = "The river runs south of the hills."
     path.write_text(f"{line}\n" * 120_000)
-    corpora = open_corpora([CorpusConfig(path=str(path), documents=documents)])  # type: ignore[arg-type]
+    corpora = open_corpora([CorpusSpec(path=str(path), documents=documents)])  # type: ignore[arg-type]
     found = [document.sentences for document in corpora.documents()]
     assert len(found) == 3
     assert all(sum(map(len, sentences)) < MAX_DOCUMENT for sentences in found)

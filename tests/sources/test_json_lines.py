@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.errors import InputError
 
 
 def sentences(path: Path, **options: object) -> list[tuple[str, ...]]:
-    corpora = open_corpora([CorpusConfig(path=str(path), **options)])  # type: ignore[arg-type]
+    corpora = open_corpora([CorpusSpec(path=str(path), **options)])  # type: ignore[arg-type]
     return [document.sentences for document in corpora.documents()]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.dataset.corpus.sentences import MAX_SENTENCE, clean_line, split_sentences
 from small_dumps import multistream, page
@@ -24,7 +24,7 @@ def german(num_sentences: int, seed: int = 0) -> list[str]:
 
 
 def read(path: Path, **options: object) -> list[str]:
-    corpora = open_corpora([CorpusConfig(path=str(path), language="de", **options)])  # type: ignore[arg-type]
+    corpora = open_corpora([CorpusSpec(path=str(path), language="de", **options)])  # type: ignore[arg-type]
     return [sentence for document in corpora.documents() for sentence in document.sentences]
 
 
@@ -63,7 +63,7 @@ def test_a_dump_with_stray_marks_is_told_like_any_text(
     articles = [page(f"Seite {number}", f'Das "{" ".join(german(60, seed=number))}" steht da.') for number in range(4)]
     path = tmp_path / "wiki.xml.bz2"
     path.write_bytes(multistream(articles[:2], articles[2:]))
-    settings = CorpusConfig(path=str(path), language="de")
+    settings = CorpusSpec(path=str(path), language="de")
     with caplog.at_level(logging.WARNING):
         documents = list(open_corpora([settings], num_processes=num_processes).documents())
     assert max(len(sentence) for document in documents for sentence in document.sentences) <= MAX_SENTENCE

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.dataset.corpus.formats.mlperf_text import LIST_NAME, PUBLISHED, read_checksums
 from bert_trainer.errors import InputError
@@ -29,7 +29,7 @@ def results4(tmp_path: Path) -> Path:
 
 
 def read(folder: Path, **options: object) -> list[tuple[str, ...]]:
-    corpora = open_corpora([CorpusConfig(path=str(folder), **options)])  # type: ignore[arg-type]
+    corpora = open_corpora([CorpusSpec(path=str(folder), **options)])  # type: ignore[arg-type]
     return [document.sentences for document in corpora.documents()]
 
 
@@ -65,7 +65,7 @@ def test_every_file_that_differs_is_named(results4: Path) -> None:
 
 def test_whoever_waits_is_told_how_much_was_compared(results4: Path) -> None:
     told: list[tuple[int, int]] = []
-    corpora = open_corpora([CorpusConfig(path=str(results4))], compared=lambda done, total: told.append((done, total)))
+    corpora = open_corpora([CorpusSpec(path=str(results4))], compared=lambda done, total: told.append((done, total)))
     assert len(list(corpora.documents())) == 6
     total = sum(path.stat().st_size for path in results4.iterdir())
     assert [done for done, _ in told] == sorted({done for done, _ in told})

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.corpus.corpora import open_corpora, open_corpus
 from bert_trainer.errors import InputError
 
@@ -22,7 +22,7 @@ TWO = ("Rain fell at night.", "The road was closed at 5.30 p.m. on Friday.", "Th
 
 
 def sentences(path: Path, **options: object) -> list[tuple[str, ...]]:
-    corpora = open_corpora([CorpusConfig(path=str(path), **options)])  # type: ignore[arg-type]
+    corpora = open_corpora([CorpusSpec(path=str(path), **options)])  # type: ignore[arg-type]
     return [document.sentences for document in corpora.documents()]
 
 
@@ -135,7 +135,10 @@ def test_any_text_gives_whole_sentences_and_loses_no_character_that_shows(
         refusal = "holds no text"
     except InputError as error:
         documents, refusal = [], str(error)
-    assert "holds no text" in refusal
+    # Zeros in every other byte are what UTF-16 without a mark looks like.
+    assert "holds no text" in refusal or ("text in UTF-16" in refusal and "\0" in "".join(lines))
+    if "UTF-16" in refusal:
+        return
     for document in documents:
         assert document
         for sentence in document:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from small_dumps import dump, page
 
 
 def read_all(path: Path) -> list[tuple[str, ...]]:
-    return [document.sentences for document in open_corpora([CorpusConfig(path=str(path))]).documents()]
+    return [document.sentences for document in open_corpora([CorpusSpec(path=str(path))]).documents()]
 
 
 @pytest.fixture

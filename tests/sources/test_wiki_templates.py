@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.dataset.corpus.formats.wikitext import HOLE, extract_paragraphs
 from small_dumps import dump, page
@@ -92,7 +92,7 @@ def test_a_sentence_with_a_hole_is_dropped_and_counted(tmp_path: Path, caplog: p
     path = tmp_path / "wiki.xml"
     path.write_bytes(dump(page("A", "The river is long. It is {{odd|5}} wide. It is {{convert|5|to|7|km|mi}} deep.")))
     with caplog.at_level(logging.INFO):
-        (document,) = open_corpora([CorpusConfig(path=str(path))]).documents()
+        (document,) = open_corpora([CorpusSpec(path=str(path))]).documents()
     assert document.sentences == ("The river is long.", "It is 5 to 7 km deep.")
     assert "skipped 1 sentences with a template that is not known" in caplog.text
 
@@ -105,7 +105,7 @@ def test_rendered_templates_are_counted_beside_dropped_sentences(
     kept = "It is {{convert|5|km}} wide. It has {{formatnum:7}} {{nowrap|{{val|5}}}} towns.{{cn}} It is {{odd|5}} long."
     path.write_bytes(dump(page("A", kept), page("B", "It is {{convert|5|km}} wide."), page("C", "* {{val|5}}")))
     caplog.set_level(logging.INFO)
-    assert len(list(open_corpora([CorpusConfig(path=str(path))], num_processes=num_processes).documents())) == 2
+    assert len(list(open_corpora([CorpusSpec(path=str(path))], num_processes=num_processes).documents())) == 2
     assert (
         f"{path}: skipped 1 articles without prose, 1 sentences with a template that is not known; 5 templates rendered"
         in caplog.messages

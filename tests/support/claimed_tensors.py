@@ -12,12 +12,13 @@ import torch
 from safetensors.torch import save_file
 
 from bert_trainer.checkpoints.checkpoint import (
+    FORMAT_KEY,
+    FORMAT_VERSION,
     MODEL_FILE,
     OPTIMIZER_FILE,
     Environment,
     sha256_of,
 )
-from bert_trainer.config.run_config import CONTRACT_VERSION
 from signed_manifest import write_manifest
 from weight_sources import small_model
 
@@ -56,7 +57,7 @@ def write_run(folder: Path, **position: object) -> Path:
     save_file(moments, checkpoint / OPTIMIZER_FILE)
     places = {"stage_index": 0, "stage": "phase1", "step": 1, "total_steps": 1, "num_applied": 1, "samples_seen": 1}
     manifest: dict[str, Any] = {
-        "contract_version": CONTRACT_VERSION,
+        FORMAT_KEY: FORMAT_VERSION,
         "sha256": {name: sha256_of(checkpoint / name) for name in (MODEL_FILE, OPTIMIZER_FILE)},
         "position": {**places, "sample_hash": "", "loss_scale": 1.0, "finite_steps": 1, **position},
         "environment": asdict(Environment(1, "fp32", "x86_64", 1, "AVX2", {})),

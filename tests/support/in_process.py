@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bert_trainer.config.run_config import RunConfig
+from bert_job.run_config import RunConfig
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.loop import run_stages

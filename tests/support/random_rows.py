@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from bert_trainer.config.run_config import ModelConfig
+from bert_job.run_config import ModelConfig
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
@@ -66,8 +66,8 @@ def model_config(hidden_size: int = 32, **changes: Any) -> ModelConfig:
         "num_attention_heads": max(2, hidden_size // 64),
         "intermediate_size": 4 * hidden_size,
         "max_position_embeddings": 64,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
     }
     return model_settings(**{**settings, **changes})
 

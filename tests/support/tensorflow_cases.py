@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bert_trainer.config.run_config import ModelConfig
+from bert_job.run_config import ModelConfig
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
@@ -56,12 +56,22 @@ def run_tensorflow(*arguments: str | Path) -> str:
     return done.stdout
 
 
+OURS = {
+    "attention_probs_dropout_prob": "attention_dropout",
+    "hidden_act": "hidden_activation",
+    "hidden_dropout_prob": "hidden_dropout",
+    "type_vocab_size": "segment_types",
+    "vocab_size": "vocabulary_size",
+}
+"""What we call Google's keys, where the names differ."""
+
+
 def model_of(config: dict[str, Any], **changes: Any) -> Bert:
     """Return a model of a ``bert_config.json``, without dropout, zeros all over."""
     settings = {
-        **{name: value for name, value in config.items() if name != "vocab_size"},
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
+        **{OURS.get(name, name): value for name, value in config.items() if name != "vocab_size"},
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
     }
     sizes: ModelConfig = model_settings(**{**settings, **changes})
     model = Bert(sizes, config["vocab_size"])

@@ -51,7 +51,8 @@ def finetune_stage(folder: Path, name: str = "rule", **changes: Any) -> dict[str
         "global_batch_size": 11,
         "micro_batch_size": 4,
         "epochs": 2,
-        "schedule": {"learning_rate": 3e-3, "warmup": {"proportion": 0.1}},
+        "learning_rate": 3e-3,
+        "warmup": {"proportion": 0.1},
     }
     return whole_stage({**stage, **changes})
 

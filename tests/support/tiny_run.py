@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bert_job.run_config import RunConfig
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.run_config import RunConfig
 from bert_trainer.dataset.shards import write_shard
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, read_vocabulary
@@ -36,8 +36,8 @@ MODEL: dict[str, Any] = {
     "num_attention_heads": 2,
     "intermediate_size": 64,
     "max_position_embeddings": 64,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
+    "hidden_dropout": 0.1,
+    "attention_dropout": 0.1,
 }
 TWO_LAYERS = {**MODEL, "num_hidden_layers": 2}
 """For tests of what a layer's number decides: names of weights, losses compared with others'."""
@@ -107,7 +107,9 @@ def pretrain_stage(name: str = "phase1", **changes: Any) -> dict[str, Any]:
         "global_batch_size": 16,
         "micro_batch_size": 8,
         "length": {"steps": 6},
-        "schedule": {"learning_rate": 1e-3, "warmup": {"steps": 2}, "decay": "linear"},
+        "learning_rate": 1e-3,
+        "warmup": {"steps": 2},
+        "decay": "linear",
     }
     return whole_stage({**stage, **changes})
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bert_job.weights import InitialCheckpointSpec
 from bert_trainer.checkpoints import initial_weights
 from bert_trainer.checkpoints.huggingface_export import huggingface_tensors
 from bert_trainer.checkpoints.model_export import export_model
-from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, Vocabulary, read_vocabulary
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.flat_parameters import FlatParameters
@@ -76,7 +76,7 @@ def load(
     """Load initial weights; return the sentence, the step count, the parameters and the moments by name."""
     parameters = FlatParameters(model)
     moments = {part: torch.zeros_like(parameters.values) for part in ("first_moment", "second_moment")}
-    start = InitialCheckpoint(path=str(path), format=kind, load=what)  # type: ignore[arg-type]
+    start = InitialCheckpointSpec(path=str(path), format=kind, load=what)  # type: ignore[arg-type]
     message, steps = initial_weights.load(start, model, vocabulary, parameters, moments)
     named = {part: parameters.named(flat) for part, flat in moments.items()}
     return message, steps, parameters.named(parameters.values), named

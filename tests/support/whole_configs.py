@@ -6,10 +6,12 @@ The trainer has no defaults for these fields, so a test names what it is about a
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
-from bert_trainer.config.optimization import OptimizerConfig, Schedule
-from bert_trainer.config.run_config import LoggingConfig, ModelConfig
+from bert_job.optimization import WarmupSpec
+from bert_job.reporting import LoggingSpec
+from bert_job.run_config import ModelConfig, OptimizerConfig
 
 Document = dict[str, Any]
 
@@ -19,13 +21,13 @@ _SECTIONS: dict[str, Document] = {
     "model": {
         "architecture": "bert",
         "max_position_embeddings": 512,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1,
+        "hidden_activation": "gelu",
+        "hidden_dropout": 0.1,
+        "attention_dropout": 0.1,
         "initializer_range": 0.02,
-        "layer_norm_eps": 1e-12,
-        "vocab_size": None,
-        "vocab_pad_multiple": 8,
+        "layer_norm_epsilon": 1e-12,
+        "vocabulary_size": None,
+        "vocabulary_pad_multiple": 8,
         "objective": "mlm+nsp",
     },
     "optimizer": {
@@ -54,7 +56,7 @@ _SECTIONS: dict[str, Document] = {
 ADAMW: Document = {**_SECTIONS["optimizer"], "name": "adamw", "epsilon": 1e-8}
 """Fine-tuning's optimizer."""
 _VALUES: Document = {
-    "contract_version": 1,
+    "contract_version": 2,
     "if_exists": "Fail",
     "seed": 42,
     "precision": "fp32",
@@ -63,10 +65,10 @@ _VALUES: Document = {
     "gpu_memory_limit_gib": None,
     "profile_steps": None,
 }
-_SCHEDULE: Document = {"warmup": {"steps": 0}, "decay": "poly", "after_warmup": "published"}
 _STAGES: dict[str, Document] = {
     "prepare": {},
     "pretrain": {
+        "warmup": {"steps": 0},
         "optimizer_state": "keep",
         "loss_normalization": "global",
         "masking": "static",
@@ -78,9 +80,11 @@ _STAGES: dict[str, Document] = {
     "evaluate": {"name": "evaluate", "micro_batch_size": 32, "max_samples": None, "shards": None},
     "finetune": {
         "task": "classification",
-        "schedule": {"decay": "linear", "after_warmup": "continuous"},
+        "warmup": {"steps": 0},
+        "decay": "linear",
+        "after_warmup": "continuous",
         "optimizer": ADAMW,
-        "seeds": [42],
+        "run_seeds": [42],
     },
     "export": {"name": "export", "format": "huggingface"},
 }
@@ -102,8 +106,6 @@ def whole_document(document: Document) -> Document:
 def whole_stage(stage: Document) -> Document:
     """Return a stage with every field that is missing filled in."""
     whole = {**_STAGES[stage["kind"]], **stage}
-    if "schedule" in whole:
-        whole["schedule"] = {**_SCHEDULE, **_STAGES[stage["kind"]].get("schedule", {}), **whole["schedule"]}
     return copy.deepcopy(whole)
 
 
@@ -117,11 +119,11 @@ def optimizer_settings(**given: Any) -> OptimizerConfig:
     return OptimizerConfig(**{**_SECTIONS["optimizer"], **given})
 
 
-def logging_settings(**given: Any) -> LoggingConfig:
+def logging_settings(**given: Any) -> LoggingSpec:
     """Return a logging section."""
-    return LoggingConfig(**{**_SECTIONS["logging"], **given})
+    return LoggingSpec(**{**_SECTIONS["logging"], **given})
 
 
-def schedule_settings(**given: Any) -> Schedule:
-    """Return a schedule without warm-up that decays as NVIDIA's, but for what is given."""
-    return Schedule(**{**_SCHEDULE, **given})
+def schedule_settings(**given: Any) -> SimpleNamespace:
+    """Return what a stage says of its learning rate: no warm-up, and NVIDIA's decay, but for what is given."""
+    return SimpleNamespace(**{"warmup": WarmupSpec(steps=0), "decay": "poly", "after_warmup": "published", **given})

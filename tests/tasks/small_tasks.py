@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
-from bert_trainer.config.finetuning import FinetuneStage
+from bert_job.run_stages import FinetuneStage
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, Vocabulary
 from bert_trainer.tasks.examples import SpanExample, Split, TextExample
 from whole_configs import whole_stage
@@ -19,13 +20,13 @@ _STAGE: dict[str, Any] = {
     "global_batch_size": 8,
     "micro_batch_size": 8,
     "epochs": 1,
-    "schedule": {"learning_rate": 2e-5},
+    "learning_rate": 2e-5,
 }
 
 
 def finetune_stage(**changes: object) -> FinetuneStage:
     """Return a stage with some fields changed."""
-    return FinetuneStage.model_validate(whole_stage({**_STAGE, **changes}))
+    return FinetuneStage.model_validate_json(json.dumps(whole_stage({**_STAGE, **changes})))
 
 
 def vocabulary_of(*tokens: str) -> Vocabulary:

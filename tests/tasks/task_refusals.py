@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from bert_trainer.config.finetuning import TableColumns, TaskData, TaskName
+from bert_job.finetuning import TableColumnsSpec
+from bert_job.run_stages import TaskData
+from bert_job.tasks import TaskName
 from bert_trainer.errors import InputError
 from bert_trainer.tasks.reading import read_examples
 
 OFFICIAL = Path(__file__).parents[1] / "fixtures/tasks"
-TEXT = TableColumns(text="text", label="label")
+TEXT = TableColumnsSpec(text="text", label="label")
 TABLE = b"text\tlabel\none\tx\ntwo\ty\n"
 
 
@@ -30,7 +32,7 @@ def table_refusal(
     content: bytes,
     *,
     validation: bytes = TABLE,
-    columns: TableColumns = TEXT,
+    columns: TableColumnsSpec = TEXT,
     task: TaskName = "classification",
     suffix: str = ".tsv",
     **data: Any,

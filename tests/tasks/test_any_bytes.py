@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_trainer.config.finetuning import TableColumns, TaskData, TaskName
+from bert_job.finetuning import TableColumnsSpec
+from bert_job.run_stages import TaskData
+from bert_job.tasks import TaskName
 from bert_trainer.errors import InputError
 from bert_trainer.tasks.examples import TextExample
 from bert_trainer.tasks.reading import read_examples
@@ -30,7 +32,7 @@ def test_any_bytes_are_a_table_or_refused(suffix: str, content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"a.{suffix}")
         path.write_bytes(content)
-        data = TaskData(train=str(path), validation=str(path), columns=TableColumns(text="text", label="label"))
+        data = TaskData(train=str(path), validation=str(path), columns=TableColumnsSpec(text="text", label="label"))
         _read_or_refuse("classification", data)
 
 
@@ -67,6 +69,6 @@ def test_texts_come_back_as_csv_and_json_wrote_them(texts: list[str]) -> None:
             csv.writer(file).writerows([("text", "label"), *rows])
         lines.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
         for path in (table, lines):
-            data = TaskData(train=str(path), validation=str(path), columns=TableColumns(text="text", label="label"))
+            data = TaskData(train=str(path), validation=str(path), columns=TableColumnsSpec(text="text", label="label"))
             found = read_examples("classification", data).train.examples
             assert [row.first for row in found if isinstance(row, TextExample)] == texts

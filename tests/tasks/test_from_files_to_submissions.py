@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bert_trainer.config.finetuning import TaskData, TaskName
+from bert_job.run_stages import TaskData
+from bert_job.tasks import TaskName
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary, train_vocabulary
 from bert_trainer.tasks.catalog import Task
 from bert_trainer.tasks.examples import SpanExample, Split, TextExample

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.finetuning import TaskData
+from bert_job.run_stages import TaskData
 from bert_trainer.errors import InputError
 from bert_trainer.tasks import delimited
 from bert_trainer.tasks import squad as squad_files

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.finetuning import TaskData, TaskName
+from bert_job.run_stages import TaskData
+from bert_job.tasks import TaskName
 from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.tasks.examples import SpanExample, Split, TaskExamples, TextExample
 from bert_trainer.tasks.reading import read_examples

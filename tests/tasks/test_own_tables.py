@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.finetuning import TableColumns, TaskData, TaskName
+from bert_job.finetuning import TableColumnsSpec
+from bert_job.run_stages import TaskData
+from bert_job.tasks import TaskName
 from bert_trainer.errors import InputError
 from bert_trainer.tasks.examples import SpanExample, TaskExamples, TextExample
 from bert_trainer.tasks.reading import read_examples
 
-TEXT = TableColumns(text="text", label="label")
-SPANS = TableColumns(question="question", context="context", answer="answer")
+TEXT = TableColumnsSpec(text="text", label="label")
+SPANS = TableColumnsSpec(question="question", context="context", answer="answer")
 
 
 def read(
@@ -24,7 +26,7 @@ def read(
     validation: str | None = None,
     *,
     test: str | None = None,
-    columns: TableColumns = TEXT,
+    columns: TableColumnsSpec = TEXT,
     suffix: str = ".tsv",
     labels: tuple[str, ...] = (),
 ) -> TaskExamples:
@@ -67,7 +69,7 @@ def test_classes_are_numbered_as_they_are_named(tmp_path: Path) -> None:
 
 
 def test_pairs_of_csv_may_hold_commas_quotation_marks_and_line_breaks(tmp_path: Path) -> None:
-    columns = TableColumns(text="first", text_pair="second", label="same", id="key")
+    columns = TableColumnsSpec(text="first", text_pair="second", label="same", id="key")
     found = read(
         tmp_path,
         "classification",
@@ -82,7 +84,7 @@ def test_pairs_of_csv_may_hold_commas_quotation_marks_and_line_breaks(tmp_path: 
 
 
 def test_json_lines_may_have_numbers_for_labels_and_identifiers(tmp_path: Path) -> None:
-    columns = TableColumns(text="text", label="label", id="id")
+    columns = TableColumnsSpec(text="text", label="label", id="id")
     lines = [
         {"text": "up\tand\nup", "label": 3, "id": 70, "more": [1]},
         {"text": "down \ud83d", "label": "2", "id": "b"},
@@ -102,7 +104,7 @@ def test_labels_of_json_may_be_true_and_false(tmp_path: Path) -> None:
 
 
 def test_an_empty_text_is_one(tmp_path: Path) -> None:
-    columns = TableColumns(text="text", text_pair="second", label="label")
+    columns = TableColumnsSpec(text="text", text_pair="second", label="label")
     found = read(tmp_path, "classification", "text\tsecond\tlabel\n\t\tx\na\tb\ty\n", columns=columns)
     assert found.train.examples[0] == TextExample("0", "", "", 0)
     found = read(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bert_trainer.config.finetuning import FinetuneStage
+from bert_job.run_stages import FinetuneStage
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, make_tokenizer
 from bert_trainer.errors import InputError
 from bert_trainer.tasks.catalog import TASKS

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_trainer.config.finetuning import TaskName
+from bert_job.tasks import TaskName
 from bert_trainer.errors import InputError
 from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.tasks.examples import Split, TextExample

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from bert_job.run_config import ModelFile
 from bert_trainer.checkpoints import tensorflow_export
 from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.checkpoints.tensorflow_bundle import open_bundle, write_bundle
 from bert_trainer.checkpoints.tensorflow_import import read_tensorflow_checkpoint
 from bert_trainer.config.model_file import read_activation, read_model_file
-from bert_trainer.config.run_config import ModelFile
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.bert import Bert
@@ -51,7 +51,7 @@ def imported(folder: Path, config: object) -> Bert:
 
 
 def test_what_tensorflow_wrote_is_written_again_byte_by_byte(tmp_path: Path, vocabulary: Vocabulary) -> None:
-    model = imported(GOOGLE, model_of(SMALL, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1).config)
+    model = imported(GOOGLE, model_of(SMALL, hidden_dropout=0.1, attention_dropout=0.1).config)
     export_model("tensorflow", model, vocabulary, tmp_path / "export", lower_case=True)
     assert sorted(path.name for path in (tmp_path / "export").iterdir()) == FILES
     for name in FILES:
@@ -63,7 +63,7 @@ def test_what_tensorflow_wrote_is_written_again_byte_by_byte(tmp_path: Path, voc
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"objective": "mlm"}, {"hidden_act": "gelu_new"}], ids=["bert", "mlm only", "gelu_new"]
+    "changes", [{}, {"objective": "mlm"}, {"hidden_activation": "gelu_new"}], ids=["bert", "mlm only", "gelu_new"]
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
 def test_names_back_in_are_bit_by_bit_equal(
@@ -97,17 +97,17 @@ def test_a_checkpoint_of_a_program_with_bert_in_a_scope_is_the_same_model(tmp_pa
 
 
 def test_an_index_of_several_blocks_comes_back(tmp_path: Path, vocabulary: Vocabulary) -> None:
-    """BERT-large's index fits one block; only a model of thousands of layers does not."""
-    config = model_config(2, num_hidden_layers=300, intermediate_size=1)
+    """BERT-large's index fits one block; only a model of hundreds of layers does not."""
+    config = model_config(8, num_hidden_layers=256, intermediate_size=8)
     model = random_model(config, 27, seed=1, dtype=torch.float32)
     export_model("tensorflow", model, vocabulary, tmp_path / "export", lower_case=True)
     assert (tmp_path / "export" / "bert_model.ckpt.index").stat().st_size > 1 << 17
     back = imported(tmp_path / "export", config)
-    assert torch.equal(back.layers[299].ffn_out.bias, model.layers[299].ffn_out.bias)  # type: ignore[union-attr,arg-type]
+    assert torch.equal(back.layers[255].ffn_out.bias, model.layers[255].ffn_out.bias)  # type: ignore[union-attr,arg-type]
 
 
 def test_the_config_has_the_eleven_keys_of_googles(tmp_path: Path, vocabulary: Vocabulary) -> None:
-    config = model_config(32, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
+    config = model_config(32, hidden_dropout=0.2, attention_dropout=0.3)
     export_model(
         "tensorflow",
         random_model(config, 27, seed=1, dtype=torch.float32),
@@ -133,7 +133,7 @@ def test_the_config_has_the_eleven_keys_of_googles(tmp_path: Path, vocabulary: V
 def test_the_form_of_gelu_by_tanh_has_the_one_name_that_googles_code_knows(
     tmp_path: Path, vocabulary: Vocabulary
 ) -> None:
-    config = model_config(32, hidden_act="gelu_new")
+    config = model_config(32, hidden_activation="gelu_new")
     model = random_model(config, 27, seed=1, dtype=torch.float32)
     export_model("tensorflow", model, vocabulary, tmp_path / "export", lower_case=True)
     file = tmp_path / "export" / "bert_config.json"
@@ -143,8 +143,10 @@ def test_the_form_of_gelu_by_tanh_has_the_one_name_that_googles_code_knows(
     x = torch.linspace(-4, 4, 33, dtype=torch.float64)
     googles = x * 0.5 * (1.0 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
     torch.testing.assert_close(torch.nn.functional.gelu(x, approximate=gelu_approximation(model.config)), googles)
-    read = read_model_file(ModelFile(config_file=str(file), layer_norm_eps=1e-12, vocab_pad_multiple=8, objective=None))
-    assert read.hidden_act == "gelu_new"
+    read = read_model_file(
+        ModelFile(config_file=str(file), layer_norm_epsilon=1e-12, vocabulary_pad_multiple=8, objective=None)
+    )
+    assert read.hidden_activation == "gelu_new"
     with pytest.raises(InputError, match="hidden_act: got 'gelu_new'; allowed: 'gelu', this run's"):
         imported(tmp_path / "export", model_config(32))
 
@@ -166,7 +168,7 @@ def test_a_model_s_file_says_which_form_it_means(said: dict[str, str], expected:
     ("changes", "complaint"),
     [
         ({"architecture": "distilbert", "objective": "mlm"}, "model.architecture: got 'distilbert'; allowed: 'bert'"),
-        ({"layer_norm_eps": 1e-5}, "model.layer_norm_eps: got 1e-05; allowed: 1e-12"),
+        ({"layer_norm_epsilon": 1e-5}, "model.layer_norm_epsilon: got 1e-05; allowed: 1e-12"),
     ],
 )
 def test_a_model_that_tensorflows_code_cannot_compute_is_refused(

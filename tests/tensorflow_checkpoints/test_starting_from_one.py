@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from bert_job.run_config import ModelFile
 from bert_trainer.__main__ import main
 from bert_trainer.checkpoints.conversion import import_weights
 from bert_trainer.checkpoints.huggingface_export import huggingface_name
 from bert_trainer.config.model_file import read_model_file
-from bert_trainer.config.run_config import ModelFile
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
@@ -37,7 +37,10 @@ KEPT = Path(__file__).parents[1] / "fixtures" / "tensorflow"
 def test_an_import_holds_the_weights_that_a_run_starts_with(tmp_path: Path, name: str) -> None:
 
     described = ModelFile(
-        config_file=str(KEPT / name / "bert_config.json"), layer_norm_eps=1e-12, vocab_pad_multiple=8, objective=None
+        config_file=str(KEPT / name / "bert_config.json"),
+        layer_norm_epsilon=1e-12,
+        vocabulary_pad_multiple=8,
+        objective=None,
     )
     vocabulary = read_vocabulary(KEPT / name / "vocab.txt")
     model = Bert(read_model_file(described), vocabulary.size)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bert_trainer.config.run_config import RunConfig
+from bert_job.run_config import RunConfig
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.metrics import read_metrics

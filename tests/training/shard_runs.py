@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from at_step import AtStep
+from bert_job.dataset_names import LayoutName
+from bert_job.run_config import RunConfig
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.dataset_names import LayoutName
-from bert_trainer.config.run_config import RunConfig
 from bert_trainer.dataset.shards import read_header, read_shard, write_shard
 from bert_trainer.dataset.shards.dataset_info import BuildSettings, DatasetInfo, LengthInfo
 from bert_trainer.output.metrics import read_metrics

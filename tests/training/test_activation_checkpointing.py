@@ -28,8 +28,8 @@ def model(*, recompute: bool) -> Bert:
         num_attention_heads=4,
         intermediate_size=64,
         max_position_embeddings=64,
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
+        hidden_dropout=0.1,
+        attention_dropout=0.1,
     )
     bert = Bert(config, VOCABULARY_SIZE)
     bert.initialize(3)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bert_trainer.config.stages import CheckpointTimes
+from bert_job.run_stages import CheckpointTimes
 from bert_trainer.training.checkpoint_schedule import CheckpointSchedule
 
 

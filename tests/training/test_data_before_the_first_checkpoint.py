@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from at_step import StopAt
+from bert_job.dataset_names import LayoutName
 from bert_trainer.checkpoints.checkpoint import MANIFEST_FILE
 from bert_trainer.checkpoints.store import CHECKPOINTS_FOLDER
-from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.dataset.shards import ShardHeader, read_header
 from bert_trainer.dataset.shards import folder as shard_folder
 from bert_trainer.errors import (

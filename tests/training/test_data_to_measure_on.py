@@ -39,7 +39,9 @@ def phase(name: str = "phase1", **fields: Any) -> Document:
 def test_held_out_documents_that_are_not_made_are_refused(stages: list[Document], path: str) -> None:
     with pytest.raises(InputError) as caught:
         run_config(Path("out"), Path("data"), stages=[NOTHING_HELD_OUT, *stages])
-    assert f"{path}: got none; allowed: a folder of held-out shards, or a data_range" in str(caught.value)
+    assert f"{path}: got nothing, with heldOutFraction 0; allowed: a folder of held-out shards, or a dataRange" in str(
+        caught.value
+    )
     assert "1 problem(s)" in str(caught.value)
 
 
@@ -62,26 +64,28 @@ def on(folder: str | None, part: Document, /, **measured: Any) -> Document:
 @pytest.mark.parametrize(
     ("stages", "path", "trained"),
     [
-        pytest.param([on(None, WHOLE), evaluate(data_range=LAST_TENTH)], "stages.1", "0.0 to 1.0", id="evaluate"),
+        pytest.param(
+            [on(None, WHOLE), evaluate(data_range=LAST_TENTH)], "stages.1", "phase1 trains on 0 to 1", id="evaluate"
+        ),
         pytest.param(
             [on("s", {"start": 0.5, "end": 0.95}), evaluate(shards="s", data_range=LAST_TENTH)],
             "stages.1",
-            "0.5 to 0.95",
+            "phase1 trains on 0.5 to 0.95",
             id="evaluate, of one folder",
         ),
         pytest.param(
-            [on(None, WHOLE, data_range=LAST_TENTH)], "stages.0.evaluation", "0.0 to 1.0", id="while it trains"
+            [on(None, WHOLE, data_range=LAST_TENTH)], "stages.0.evaluation", "training on 0 to 1", id="while it trains"
         ),
         pytest.param(
             [on("s", WHOLE, shards="s", data_range=LAST_TENTH)],
             "stages.0.evaluation",
-            "0.0 to 1.0",
+            "training on 0 to 1",
             id="while it trains, of one folder",
         ),
         pytest.param(
             [pretrain_stage("phase0"), phase(evaluation=evaluation(data_range=LAST_TENTH))],
             "stages.1.evaluation",
-            "0.0 to 1.0, on which phase0 trains",
+            "phase0 trains on 0 to 1",
             id="while a later stage trains",
         ),
     ],
@@ -90,7 +94,7 @@ def test_parts_that_were_trained_on_are_refused(stages: list[Document], path: st
     with pytest.raises(InputError) as caught:
         run_config(Path("out"), Path("data"), stages=stages)
     assert "1 problem(s)" in str(caught.value)
-    wanted = f"{path}.data_range: got 0.9 to 1.0; allowed: a range that shares no sample with {trained}"
+    wanted = f"{path}.data_range: got 0.9 to 1, and {trained}; allowed: a range that shares no sample with"
     assert wanted in str(caught.value)
 
 

@@ -204,7 +204,7 @@ def test_files_without_masks_give_the_same_batches(tmp_path: Path, dataset: Path
 
 def test_a_run_on_files_without_masks_is_evaluated_beside_a_baseline(tmp_path: Path) -> None:
     bare = relayout(write_dataset(tmp_path / "masked", held_out_rows=200), tmp_path / "data", "compact", masked=False)
-    run = document(tmp_path / "out", bare, length={"steps": 2}, schedule={"learning_rate": 1e-3})
+    run = document(tmp_path / "out", bare, length={"steps": 3}, learning_rate=1e-3)
     evaluate = {"kind": "evaluate", "sequence_length": SEQUENCE_LENGTH, "max_predictions_per_sequence": PREDICTIONS}
     run["stages"].append(whole_stage(evaluate))
     train(parse_run_config(run), attempt=1)

@@ -19,8 +19,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from bert_job.run_stages import Evaluation
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.stages import Evaluation
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import SingleRank
@@ -66,7 +66,7 @@ def phase(name: str = "phase1", **changes: Any) -> Document:
     """11 rows a step: an epoch of 110 samples has 10 steps."""
     return pretrain_stage(
         name,
-        **{"global_batch_size": 11, "micro_batch_size": 4, "length": {"steps": STEPS}, "schedule": SCHEDULE, **changes},
+        **{"global_batch_size": 11, "micro_batch_size": 4, "length": {"steps": STEPS}, **SCHEDULE, **changes},
     )
 
 
@@ -387,9 +387,12 @@ def test_shards_to_measure_on_that_are_not_there_are_refused_before_the_first_st
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"target": {"masked_lm_accuracy": 0.5}}, "stages.0.target: got one without evaluation"),
-        ({"evaluation": evaluation()}, "stages.0.evaluation: got []; allowed: exactly one of every_steps"),
-        ({"evaluation": evaluation(every_steps=1, start_samples=9)}, "got ['start_samples'] with every_steps"),
+        ({"target": {"masked_lm_accuracy": 0.5}}, "stages.0.target: got a target without evaluation"),
+        (
+            {"evaluation": evaluation()},
+            "stages.0.evaluation: required: exactly one of everySteps, everySamples, everyEpochs",
+        ),
+        ({"evaluation": evaluation(every_steps=1, start_samples=9)}, "got startSamples with everySteps"),
         (
             {"evaluation": evaluation(every_steps=1, data_range={"start": 0.5, "end": 0.5})},
             "stages.0.evaluation.data_range: got 0.5 to 0.5",

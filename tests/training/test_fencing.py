@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from at_step import AtStep, StopAt
-from bert_trainer.config.run_config import RunConfig
+from bert_job.run_config import RunConfig
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, FencedError, Stopped
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.output.run_facts import load_run

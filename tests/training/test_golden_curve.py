@@ -34,7 +34,7 @@ HEADER = f"""\
 def curve(folder: Path) -> str:
     """Train and return the table."""
     schedule = {"learning_rate": 0.1, "warmup": {"steps": 10}, "decay": "poly"}
-    stage = pretrain_stage(global_batch_size=32, length={"steps": STEPS}, schedule=schedule)
+    stage = pretrain_stage(global_batch_size=32, length={"steps": STEPS}, **schedule)
     dataset = write_dataset(folder / "data")
     train(run_config(folder / "run", dataset, model=TWO_LAYERS, stages=[stage], checkpoint={"keep": 1}))
     names = ("loss", "mlm_loss", "nsp_loss", "gradient_norm")

@@ -61,11 +61,11 @@ def test_the_first_loss_is_bit_by_bit_that_of_the_run_that_wrote_the_checkpoint(
 def test_with_the_moments_it_goes_on_as_the_next_stage_would_have(
     tmp_path: Path, dataset: Path, first_run: Session, written: Path
 ) -> None:
-    # The export stands where phase 1 stood: order and dropout depend on a stage's number.
-    stages = [{"kind": "export"}, PHASE2]
+    # Something stands where phase 1 stood: order and dropout depend on a stage's number.
+    stages = [{"kind": "prepare", "text": "unread"}, PHASE2]
     source = written / "checkpoints" / "phase1-00000006"
     warm = train(
-        two_layer_config(tmp_path / "warm", dataset, stages=stages, **start_from(source, load="weights_and_optimizer"))
+        two_layer_config(tmp_path / "warm", dataset, stages=stages, **start_from(source, load="weightsAndOptimizer"))
     )
     cold = train(two_layer_config(tmp_path / "cold", dataset, stages=stages, **start_from(source)))
     assert torch.equal(warm.learner.parameters.values, first_run.learner.parameters.values)
@@ -79,8 +79,8 @@ def test_moments_bring_their_step_count_where_the_first_stage_goes_on_with_it(
     tmp_path: Path, dataset: Path, written: Path
 ) -> None:
     for state, held in (("keep", 2), ("keepWithStepCount", 4 + 2)):
-        stage = pretrain_stage(length={"steps": 2}, optimizer_state=state, schedule={"learning_rate": 1e-3})
-        start = start_from(written, load="weights_and_optimizer")
+        stage = pretrain_stage(length={"steps": 2}, warmup={"steps": 1}, optimizer_state=state, learning_rate=1e-3)
+        start = start_from(written, load="weightsAndOptimizer")
         session = train(two_layer_config(tmp_path / state, dataset, stages=[stage], **start))
         assert (session.learner.optimizer.num_applied, session.learner.optimizer.moment_steps) == (2, held)
 
@@ -123,7 +123,7 @@ def test_every_rank_starts_with_the_same_weights(
     tmp_path: Path, dataset: Path, first_run: Session, written: Path, kind: str
 ) -> None:
     path = written if kind == "bert-trainer" else written / "export" / "huggingface"
-    load = "weights_and_optimizer" if kind == "bert-trainer" else "weights"
+    load = "weightsAndOptimizer" if kind == "bert-trainer" else "weights"
     config = two_layer_config(tmp_path / "two", dataset, world={"ranks": 2}, **start_from(path, format=kind, load=load))
 
     def rank(world: ThreadedWorld) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,8 +142,8 @@ def test_every_rank_starts_with_the_same_weights(
 def test_padding_rows_may_be_more_or_fewer(
     tmp_path: Path, dataset: Path, first_run: Session, written: Path, multiple: int
 ) -> None:
-    model = {**MODEL, "vocab_pad_multiple": multiple}
-    start = start_from(written, load="weights_and_optimizer")
+    model = {**MODEL, "vocabulary_pad_multiple": multiple}
+    start = start_from(written, load="weightsAndOptimizer")
     second = open_session(tmp_path / "second", dataset, {"model": model, **start})
     assert second.learner.model.mlm_bias.numel() == VOCABULARY_SIZE if multiple == 1 else 64
     torch.testing.assert_close(loss(second.learner.model), loss(first_run.learner.model), rtol=1e-6, atol=0)
@@ -152,7 +152,7 @@ def test_padding_rows_may_be_more_or_fewer(
 def test_heads_that_the_source_lacks_stay_as_drawn_and_are_named(tmp_path: Path, dataset: Path) -> None:
     first = train(two_layer_config(tmp_path / "first", dataset, model=MASKED_WORDS))
     fresh = open_session(tmp_path / "fresh", dataset, {})
-    start = start_from(tmp_path / "first", load="weights_and_optimizer")
+    start = start_from(tmp_path / "first", load="weightsAndOptimizer")
     second = open_session(tmp_path / "second", dataset, start)
     named, wanted = (session.learner.parameters.named(session.learner.parameters.values) for session in (second, first))
     drawn = fresh.learner.parameters.named(fresh.learner.parameters.values)
@@ -197,7 +197,7 @@ def test_our_own_export_gives_the_same_loss(tmp_path: Path, dataset: Path, first
         ({**MODEL, "num_hidden_layers": 1}, r"16 left over\n.*layers.1.*and 11 more"),
         ({**MODEL, "num_hidden_layers": 3}, r"16 missing\n.*layers.2.query.weight \[32, 32\].*and 11 more"),
         ({**MODEL, "num_attention_heads": 4}, "its run has model.num_attention_heads 2; allowed: 4"),
-        ({**MODEL, "hidden_act": "gelu_new"}, "its run has model.hidden_act 'gelu'; allowed: 'gelu_new'"),
+        ({**MODEL, "hidden_activation": "gelu_new"}, "its run has model.hidden_activation 'gelu'; allowed: 'gelu_new'"),
         (DISTILBERT, "its run has model.architecture 'bert'"),
     ],
 )
@@ -215,7 +215,9 @@ def test_a_checkpoint_of_another_vocabulary_is_refused_although_its_padded_table
     tokens = (dataset / "vocab.txt").read_text().split()
     other = shutil.copytree(dataset, tmp_path / "other")
     (other / "vocab.txt").write_text("\n".join([*tokens, "more"][:words]))
-    config = two_layer_config(tmp_path / "run", other, stages=[{"kind": "export"}], **start_from(written))
+    config = two_layer_config(
+        tmp_path / "run", other, stages=[{"kind": "prepare", "text": "unread"}], **start_from(written)
+    )
     with pytest.raises(InputError, match=f"got 61 vocabulary entries in 64 rows; allowed: {words}"):
         Session.open(config, SingleRank(), attempt=1)
 
@@ -232,8 +234,8 @@ def test_where_nothing_is_the_error_says_what_may_be_there(tmp_path: Path, datas
 
 
 def test_moments_of_another_trainer_cannot_be_asked_for(tmp_path: Path, dataset: Path) -> None:
-    start = start_from(tmp_path, format="huggingface", load="weights_and_optimizer")
-    with pytest.raises(InputError, match=r"initial_checkpoint.load: got 'weights_and_optimizer' from huggingface"):
+    start = start_from(tmp_path, format="huggingface", load="weightsAndOptimizer")
+    with pytest.raises(InputError, match=r"initial_checkpoint.load: got weightsAndOptimizer from huggingface"):
         two_layer_config(tmp_path / "run", dataset, **start)
 
 

@@ -13,19 +13,23 @@ from typing import Any
 import pytest
 import torch
 
+from bert_job.run_config import RunConfig
 from bert_trainer.__main__ import main
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import InputError
 from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
 from in_process import run_to_end, train
 from tiny_run import VOCABULARY_SIZE, pretrain_stage, run_config, run_document, write_dataset
 
-KEYS = (
-    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings"),
-    *("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
-)
+SAME = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+KEYS = {
+    **{name: name for name in (*SAME, "initializer_range")},
+    "hidden_act": "hidden_activation",
+    "hidden_dropout_prob": "hidden_dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}
+"""A file's keys, and our names."""
 
 
 @pytest.fixture
@@ -36,11 +40,11 @@ def dataset(tmp_path: Path) -> Path:
 def document_from_file(folder: Path, dataset: Path, *, layers: int = 1, words: int = VOCABULARY_SIZE) -> dict[str, Any]:
     """Write the tiny model's file and return a run that names it."""
     document = run_document(folder, dataset, stages=[pretrain_stage(length={"steps": 4})])
-    sizes = {key: document["model"][key] for key in KEYS}
+    sizes = {key: document["model"][name] for key, name in KEYS.items()}
     file = dataset / "bert_config.json"
     content = {**sizes, "num_hidden_layers": layers, "type_vocab_size": 2, "vocab_size": words}
     file.write_text(json.dumps(content))
-    model = {"config_file": str(file), "layer_norm_eps": 1e-12, "vocab_pad_multiple": 8, "objective": None}
+    model = {"config_file": str(file), "layer_norm_epsilon": 1e-12, "vocabulary_pad_multiple": 8, "objective": None}
     return {**document, "model": model}
 
 
@@ -66,7 +70,7 @@ def test_a_resumed_run_does_not_notice_that_the_file_has_changed(tmp_path: Path,
 
 def test_a_vocabulary_of_another_size_is_refused_with_the_file_that_names_it(tmp_path: Path, dataset: Path) -> None:
     config = from_file(tmp_path / "run", dataset, words=62)
-    words = r"has 61 entries, model.vocab_size of .*bert_config.json says 62(.|\n)*or a file with vocab_size 61"
+    words = r"has 61 entries, model.vocabulary_size of .*bert_config.json says 62(.|\n)*or a file with vocab_size 61"
     with pytest.raises(InputError, match=words):
         Session.open(config, SingleRank(), attempt=1)
 

@@ -16,8 +16,8 @@ MODEL = {
     "num_attention_heads": 4,
     "intermediate_size": 256,
     "max_position_embeddings": 64,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
 }
 
 
@@ -28,7 +28,7 @@ MODEL = {
 def test_64_samples_are_learnt_by_heart(tmp_path: Path, name: str, learning_rate: float, objective: str) -> None:
     dataset = write_dataset(tmp_path / "data", rows=(64,))
     schedule: dict[str, Any] = {"learning_rate": learning_rate, "warmup": {"steps": 20}, "decay": "linear"}
-    stage = pretrain_stage(global_batch_size=64, micro_batch_size=32, length={"epochs": 120}, schedule=schedule)
+    stage = pretrain_stage(global_batch_size=64, micro_batch_size=32, length={"epochs": 120}, **schedule)
     config = run_config(
         tmp_path / "run",
         dataset,

@@ -165,7 +165,7 @@ def test_resumed_as_it_was_the_run_is_the_uninterrupted_one_to_the_bit(
 def test_a_second_run_takes_over_weights_and_moments(
     tmp_path: Path, dataset: Path, trained: Callable[..., Path]
 ) -> None:
-    start = {"path": str(trained(1, "none")), "load": "weights_and_optimizer"}
+    start = {"path": str(trained(1, "none")), "load": "weightsAndOptimizer"}
     for partitioning in ("none", "zero1"):
         run = document(tmp_path / partitioning, dataset, ranks=2, partitioning=partitioning)
         train(whole_document({**run, "initial_checkpoint": start}))

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from bert_job.run_config import RunConfig
 from bert_trainer.checkpoints.checkpoint import Checkpoint, read_checkpoint
-from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import TrainerError
 from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
@@ -32,7 +32,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def configuration(folder: Path, dataset: Path, precision: str, *, steps: int = STEPS, **changes: Any) -> RunConfig:
     schedule = {"learning_rate": 0.1, "warmup": {"steps": min(10, steps - 1)}, "decay": "poly"}
-    stage = pretrain_stage(global_batch_size=32, length={"steps": steps}, schedule=schedule)
+    stage = pretrain_stage(global_batch_size=32, length={"steps": steps}, **schedule)
     return run_config(folder, dataset, stages=[stage], precision=precision, **{"checkpoint": {"keep": 1}, **changes})
 
 

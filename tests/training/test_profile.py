@@ -18,8 +18,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from bert_job.reporting import ProfileStepsSpec
 from bert_trainer.config.checks import parse_profile_steps, parse_run_config
-from bert_trainer.config.run_config import ProfileSteps
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.training import profiling
@@ -122,7 +122,7 @@ def test_a_stage_that_ends_early_leaves_what_there_is(tmp_path: Path, dataset: P
 def test_a_step_that_is_cut_off_counts_for_nothing(tmp_path: Path, finished: int) -> None:
     told: list[StepTimes] = []
     profiler = StepProfiler(
-        ProfileSteps(first=1, last=9, stage=None, all_ranks=False),
+        ProfileStepsSpec(first=1, last=9, stage=None, all_ranks=False),
         tmp_path,
         rank=0,
         device=torch.device("cpu"),
@@ -146,7 +146,7 @@ def test_a_step_that_is_cut_off_counts_for_nothing(tmp_path: Path, finished: int
 
 def test_the_time_of_an_evaluation_belongs_to_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[StepTimes] = []
-    steps = ProfileSteps(first=1, last=1, stage=None, all_ranks=False)
+    steps = ProfileStepsSpec(first=1, last=1, stage=None, all_ranks=False)
     profiler = StepProfiler(
         steps, tmp_path, rank=0, device=torch.device("cpu"), on_profile=lambda times, _: found.append(times)
     )
@@ -194,16 +194,19 @@ def test_steps_that_cannot_be_read_are_refused(text: str) -> None:
 
 
 def test_steps_are_read() -> None:
-    assert parse_profile_steps("10-12") == ProfileSteps(first=10, last=12, stage=None, all_ranks=False)
-    assert parse_profile_steps("7") == ProfileSteps(first=7, last=7, stage=None, all_ranks=False)
+    assert parse_profile_steps("10-12") == ProfileStepsSpec(first=10, last=12, stage=None, all_ranks=False)
+    assert parse_profile_steps("7") == ProfileStepsSpec(first=7, last=7, stage=None, all_ranks=False)
 
 
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        ({"first": 3, "last": 2}, "profile_steps: got 3 to 2"),
-        ({"first": 1, "last": 101}, "at most 100 steps"),
-        ({"first": 1, "last": 1, "stage": "phase9"}, "profile_steps.stage: got 'phase9'; allowed: phase1"),
+        ({"first": 3, "last": 2}, "profile_steps.last: got 2 with first 3"),
+        ({"first": 1, "last": 101}, "100 steps in all at most"),
+        (
+            {"first": 1, "last": 1, "stage": "phase9"},
+            'profile_steps.stage: got "phase9"; allowed: the name of a pretrain or finetune stage: phase1',
+        ),
         ({"first": 0, "last": 1}, "profile_steps.first"),
     ],
 )
@@ -217,7 +220,7 @@ def test_off_there_is_nothing_to_pay_for(tmp_path: Path) -> None:
     off = open_profiler(None, tmp_path, rank=0, device=cpu, on_profile=None)
     assert isinstance(off, NoProfiler)
     assert off.part("forward") is off.part("backward")
-    steps = ProfileSteps(first=1, last=2, stage=None, all_ranks=False)
+    steps = ProfileStepsSpec(first=1, last=2, stage=None, all_ranks=False)
     assert isinstance(open_profiler(steps, tmp_path, rank=1, device=cpu, on_profile=None), NoProfiler)
     on = open_profiler(steps, tmp_path, rank=0, device=cpu, on_profile=None)
     assert isinstance(on, StepProfiler)

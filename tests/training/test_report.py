@@ -112,7 +112,7 @@ def test_the_curve_goes_over_all_stages_and_past_a_loss_that_was_not_recorded(tm
 
 def fine_tuned(**changes: Any) -> Any:
     """Return the axes of a regression with two runs of four steps, of which intervals of two are reported."""
-    stage = finetune_stage(Path("task"), "stars", task="regression", seeds=[42, 43])
+    stage = finetune_stage(Path("task"), "stars", task="regression", run_seeds=[42, 43])
     records: list[dict[str, Any]] = [
         {"event": "progress", "stage": "stars", "step": step, "steps": 8, "seed": 42 + (step > 4), "loss": 9.0 / step}
         for step in (2, 4, 6, 8)

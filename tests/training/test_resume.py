@@ -243,7 +243,7 @@ def test_the_moments_are_kept_into_phase_2_unless_told_otherwise(
     document = two_phases(tmp_path / "reset", dataset)
     document["stages"][1] = {**document["stages"][1], "optimizer_state": "reset"}
     document["stages"][1]["length"] = {"steps": 1}
-    document["stages"][1]["schedule"] |= {"learning_rate": 1e-3, "warmup": {"steps": 0}, "decay": "constant"}
+    document["stages"][1] |= {"learning_rate": 1e-3, "warmup": {"steps": 0}, "decay": "constant"}
     train(parse_run_config(document), attempt=1)
     first_phase = tmp_path / "reset" / "checkpoints" / "phase1-00000025"
     assert_bit_identical(first_phase, whole_run / "checkpoints" / "phase1-00000025")

@@ -31,8 +31,8 @@ def test_a_step_without_any_prediction_is_a_finite_step(tmp_path: Path, loss_nor
     )
     vocabulary = read_vocabulary(dataset / "vocab.txt")
     write_shard(path, bare, vocabulary_sha256=vocabulary.sha256, generator_version=1)
-    stage = pretrain_stage(length={"steps": 2}, loss_normalization=loss_normalization)
-    stage["schedule"] = {"learning_rate": 1e-3}
+    stage = pretrain_stage(length={"steps": 2}, warmup={"steps": 1}, loss_normalization=loss_normalization)
+    stage |= {"learning_rate": 1e-3}
     train(parse_run_config(run_document(tmp_path / "out", dataset, stages=[stage])), attempt=1)
     losses = [record["mlm_loss"] for record in read_metrics(tmp_path / "out") if record["event"] == "progress"]
     assert losses == [0.0, 0.0]

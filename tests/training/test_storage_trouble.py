@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from at_step import AtStep
-from bert_trainer.config.run_config import RunConfig
+from bert_job.run_config import RunConfig
 from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.output.run_folder import RunFolder

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from at_step import AtStep, StopAt
-from bert_trainer.config.run_config import RunConfig
+from bert_job.run_config import RunConfig
 from bert_trainer.dataset.shards import ShardFolder, read_header, read_shard, write_shard
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import (

@@ -1,6 +1,6 @@
 """Takes pydantic's place where it is not installed: reads the trainer's run configuration, and checks less.
 
-What the trainer's ``config`` uses and no more: fields with defaults, nested sections, tuples, unions told apart by a
+What ``bert_job`` and the trainer use and no more: fields with defaults, nested sections, tuples, unions told apart by a
 field or a function. Types and unknown keys are checked; bounds, patterns and lengths are not, since the report writes
 its documents itself. Its tests read the same documents with pydantic.
 """
@@ -8,6 +8,8 @@ its documents itself. Its tests read the same documents with pydantic.
 from __future__ import annotations
 
 import copy
+import json
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -16,6 +18,7 @@ from typing import Any, ClassVar
 
 __version__ = "gpu_report.document_reader"
 ConfigDict = dict
+_REQUIRED = object()
 
 
 class ValidationError(ValueError):
@@ -32,11 +35,20 @@ class ValidationError(ValueError):
 
 
 class FieldInfo:
-    """What ``Field`` was called with."""
+    """What ``Field`` was called with, and what a section says of the field."""
+
+    description = ""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
         self.annotation: Any = None
+        self.alias: str | None = None
+        self.default: Any = settings.get("default", _REQUIRED)
+        self.exclude = settings.get("exclude", False)
+
+    def is_required(self) -> bool:
+        """Return whether a document has to have the field."""
+        return self.default is _REQUIRED
 
 
 Field = FieldInfo
@@ -80,8 +92,8 @@ class BaseModel:
         for name, hint in hints.items():
             if name in given:
                 value = _convert(hint, given[name], (*at, name))
-            elif hasattr(type(self), name):
-                value = copy.deepcopy(getattr(type(self), name))
+            elif not (field := type(self).model_fields[name]).is_required():
+                value = copy.deepcopy(field.default)
             else:
                 raise ValidationError((*at, name), None, "Field required")
             object.__setattr__(self, name, value)
@@ -103,6 +115,22 @@ class BaseModel:
         """Read a document."""
         return typing.cast(typing.Self, _section(cls, document, ()))
 
+    @classmethod
+    def model_validate_json(cls, text: str | bytes, *, by_alias: bool = False, by_name: bool = True) -> typing.Self:
+        """Read a document with the fields' own names."""
+        assert by_name, "jobs, whose fields have other names, are read where pydantic is"
+        assert not by_alias, "jobs, whose fields have other names, are read where pydantic is"
+        return cls.model_validate(json.loads(text))
+
+    @classmethod
+    def model_construct(cls, **given: Any) -> typing.Self:
+        """Return a section of values that are not checked."""
+        made = cls.__new__(cls)
+        for name, field in cls.model_fields.items():
+            if name in given or not field.is_required():
+                object.__setattr__(made, name, given[name] if name in given else copy.deepcopy(field.default))
+        return made
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None) -> typing.Self:
         """Return the same with other values, which are not checked."""
         found = copy.copy(self)
@@ -118,6 +146,7 @@ class BaseModel:
             name: _dump(value, mode, exclude_none)
             for name, value in vars(self).items()
             if name not in (exclude or ()) and not (exclude_none and value is None)
+            if not type(self).model_fields[name].exclude
         }
 
 
@@ -128,7 +157,8 @@ class _Fields(Mapping[str, FieldInfo]):
         self._owner = owner
 
     def __getitem__(self, name: str) -> FieldInfo:
-        info = FieldInfo()
+        said = getattr(self._owner, name, _REQUIRED)
+        info = said if isinstance(said, FieldInfo) else FieldInfo(default=said)
         info.annotation = _bare(_hints(self._owner)[name])[0]
         return info
 
@@ -241,3 +271,14 @@ def _member(members: tuple[Any, ...], field: str, given: Any, at: tuple[str | in
         if isinstance(given, Mapping) and given.get(field) in typing.get_args(_hints(member)[field]):
             return member
     raise ValidationError(at, given, f"allowed: one of the sections told apart by {field!r}")
+
+
+def to_camel(name: str) -> str:
+    """Return ``micro_batch_size`` as ``microBatchSize``."""
+    first, *others = name.split("_")
+    return first + "".join(word.title() for word in others)
+
+
+def to_snake(name: str) -> str:
+    """Return ``microBatchSize`` as ``micro_batch_size``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -55,7 +55,8 @@ class Run:
             "global_batch_size": self.global_batch_size,
             "micro_batch_size": self.micro_batch_size,
             "length": {"steps": self.steps},
-            "schedule": {"learning_rate": self.learning_rate, "warmup": {"steps": self.steps // 10}},
+            "learning_rate": self.learning_rate,
+            "warmup": {"steps": self.steps // 10},
         }
         model = {
             "num_hidden_layers": self.layers,
@@ -63,8 +64,8 @@ class Run:
             "num_attention_heads": self.heads,
             "intermediate_size": 4 * self.hidden,
             "max_position_embeddings": 512,
-            "vocab_pad_multiple": 64,
-            "attention_probs_dropout_prob": self.attention_dropout,
+            "vocabulary_pad_multiple": 64,
+            "attention_dropout": self.attention_dropout,
         }
         profile = None if self.profile is None else {"first": self.profile[0], "last": self.profile[1]}
         return whole_document(

@@ -36,6 +36,8 @@ def _make(name: str) -> ModuleType:
     if name == "pydantic":
         from gpu_report import document_reader
 
+        sys.modules["pydantic.alias_generators"] = document_reader
+
         return document_reader
     module: ModuleType = _Absent(name)
     # Libraries look for one another by their specs.

@@ -12,10 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import get_args
 
+from bert_job.weights import ExportFormat, InitialCheckpointSpec
 from bert_trainer import finetune_command
 from bert_trainer.config.checks import load_run_config, parse_profile_steps, parse_run_config, resolve_model
-from bert_trainer.config.run_config import InitialCheckpoint
-from bert_trainer.config.stages import ExportFormat
 from bert_trainer.errors import EXIT_FAILED, PEER_ENDED, InputError, TrainerError
 from bert_trainer.output.runs_page import write_report_of
 from bert_trainer.output.termination import report_error, write_termination
@@ -181,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="as initialCheckpoint.path: a folder or a file")
-    formats = get_args(InitialCheckpoint.model_fields["format"].annotation)
+    formats = get_args(InitialCheckpointSpec.model_fields["format"].annotation)
     parser.add_argument("--format", required=True, choices=formats, help="as initialCheckpoint.format")
     parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="written; must not exist")
     parser.add_argument(

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bert_job.rules.cel import CelRule, describe
+from bert_job.section import NAME_PATTERN
 from bert_operator import names
 from bert_operator.api.parsing.profiles import PLATFORM_FIELDS
 from bert_operator.api.rules.all_rules import cel_rules
-from bert_operator.api.rules.cel import CelRule, describe
 from bert_operator.api.rules.immutability import immutability_rules
 from bert_operator.api.schema.bert_pretrain_job import JobSpec
 from bert_operator.api.schema.json_schema import Node, job_node
 from bert_operator.api.schema.scheduling import QUALIFIED_NAME_PATTERN
-from bert_operator.api.schema.section import NAME_PATTERN
 from bert_operator.api.schema.status import JobStatus
 
 Document = dict[str, Any]

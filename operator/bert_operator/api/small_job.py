@@ -15,13 +15,17 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
+from bert_job import model as presets
+from bert_job import optimizers
+from bert_job.evaluation import DataRangeSpec, EvaluateSpec, EvaluationSpec
+from bert_job.finetuning import FinetuneSpec, resolve_length
+from bert_job.preparation import BUILTIN_TEXTS, PrepareSpec
+from bert_job.pretraining import PretrainSpec
+from bert_job.problems import ABSENT, Path, render_path, render_value
+from bert_job.stages import Stage
+from bert_job.tasks import OWN_TABLES
 from bert_operator import names
-from bert_operator.api.schema import optimizers, presets
-from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec, PretrainSpec, Stage
-from bert_operator.api.schema.evaluation import DataRangeSpec, EvaluateSpec, EvaluationSpec
-from bert_operator.api.schema.finetuning import OWN_TABLES, FinetuneSpec, resolve_length
-from bert_operator.api.schema.preparation import BUILTIN_TEXTS, PrepareSpec
-from bert_operator.errors import ABSENT, Path, render_path, render_value
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
 
 Document = dict[str, Any]
 

@@ -71,6 +71,9 @@ def _validation(rule: Document) -> Document:
     return {**rule, "expression": expression, "message": rule.get("message", _TOLD_INSTEAD)}
 
 
+_PRIVILEGES = tuple(name for name in Settings.model_fields if name.startswith("allow_"))
+
+
 def _values(settings: Settings) -> dict[str, str]:
     """Return what stands for each @@word of the template, as CEL."""
     profiles = settings.profiles
@@ -86,9 +89,7 @@ def _values(settings: Settings) -> dict[str, str]:
         "profileNamespaces": _literal({name: list(allowed) for name, allowed in settings.profile_namespaces.items()}),
         "networkDevices": _literal(sorted(network_devices(settings))),
         "networkDevicePrefix": _literal(NETWORK_DEVICE_PREFIX),
-        "allowHostPath": _literal(settings.allow_host_path),
-        "allowHostNetwork": _literal(settings.allow_host_network),
-        "allowLockMemory": _literal(settings.allow_lock_memory),
+        **{to_camel(name): _literal(getattr(settings, name)) for name in _PRIVILEGES},
         "defaultWorkers": _literal(JobSpec.model_fields["workers"].default),
         "defaultSlotsPerWorker": _literal(JobSpec.model_fields["slots_per_worker"].default),
         "defaultStopGraceSeconds": _literal(RunPolicy.model_fields["stop_grace_seconds"].default),

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
 
+from bert_job.section import Section
 from bert_operator.api.schema.scheduling import LabelSelector
-from bert_operator.api.schema.section import Section
 
 
 def _is_network(text: str) -> str:

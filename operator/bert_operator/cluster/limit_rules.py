@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from bert_job.problems import Problem, render_value
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, RunPolicy
 from bert_operator.api.schema.cluster import DEFAULT_ACCELERATOR
 from bert_operator.cluster.limits import Bounds
-from bert_operator.errors import Problem, render_value
 from bert_operator.names import PREPARE_RUN
 from bert_operator.render.images import is_below, is_of_same_repository
 from bert_operator.state.runs import list_runs, run_placement

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bert_job.problems import Problem, render_value
 from bert_operator.api.parsing.profiles import profile_of
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.cluster import DEFAULT_ACCELERATOR
 from bert_operator.cluster.settings import Settings
-from bert_operator.errors import Problem, render_value
 from bert_operator.render.images import PLACEHOLDER_REGISTRY
 
 Document = dict[str, Any]

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from bert_job.problems import ABSENT, UNKNOWN_FIELD, Problem, render_value
 from bert_operator.api.parsing.profiles import complete, find_privileges, profile_of
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.rules import mounts
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec, Metadata
 from bert_operator.cluster.limit_rules import frozen_limit_problems, limit_problems, size_problems
 from bert_operator.cluster.settings import Settings
-from bert_operator.errors import ABSENT, UNKNOWN_FIELD, InvalidJob, Problem, render_value
+from bert_operator.errors import InvalidJob
 
 Document = dict[str, Any]
 

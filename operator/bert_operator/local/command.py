@@ -22,10 +22,10 @@ from typing import Any, get_args
 
 from rich.console import Console
 
+from bert_job.optimization import OptimizerName
+from bert_job.optimizers import with_optimizer
 from bert_operator.api.parsing.validation import check_rules
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
-from bert_operator.api.schema.optimization import OptimizerName
-from bert_operator.api.schema.optimizers import with_optimizer
 from bert_operator.errors import LaunchError
 from bert_operator.local import launch, outcomes
 from bert_operator.local.display import choose_display

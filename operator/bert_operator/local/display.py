@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
-from bert_operator.api.schema.finetuning import MISMATCHED, TASK_METRICS
+from bert_job.tasks import MISMATCHED, TASK_METRICS
 from bert_operator.foreign_text import sanitize
 from bert_operator.local.output_once import OutputOnce
 from bert_operator.state.progress import ProgressRecord

@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from bert_job.optimizers import name_optimizer
+from bert_job.run_config import RunConfig
+from bert_job.section import Section, keys_of
+from bert_job.upgrades import upgrade
 from bert_operator.api.parsing.validation import parse_started_job
 from bert_operator.api.rules import mounts
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
-from bert_operator.api.schema.optimizers import name_optimizer
-from bert_operator.api.schema.section import Section, keys_of
 from bert_operator.errors import InvalidJob
 from bert_operator.json_text import write_json
 from bert_operator.names import API_VERSION, KIND
@@ -202,18 +204,27 @@ def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[st
     document = {"apiVersion": own.job.api_version, "kind": own.job.kind, "metadata": metadata, "spec": {}}
     try:
         found = thaw(document, config_map["data"]).job.spec
-        run_config = json.loads(config_map["data"][RUN_CONFIG_KEY])
+        run_config = _read_run_config(config_map["data"][RUN_CONFIG_KEY])
     except (InvalidJob, KeyError, RecursionError, TypeError, ValueError):
         return False
     if found.image is None or found.image != own.job.spec.image and not was_default(found.image):
         return False
     moved = own.job.spec.model_copy(update={"image": found.image, "run_policy": found.run_policy})
     expected, data = dict(render_config_map(own)["data"]), dict(config_map["data"])
-    own_run_config = json.loads(expected.pop(RUN_CONFIG_KEY))
+    own_run_config = _read_run_config(expected.pop(RUN_CONFIG_KEY))
     for held, key in ((expected, SPEC_KEY), (data, SPEC_KEY), (data, RUN_CONFIG_KEY)):
         del held[key]
     is_fixed = config_map.get("immutable") is True and not config_map.get("binaryData")
     return is_fixed and found == moved and data == expected and _agree(run_config, own_run_config)
+
+
+def _read_run_config(text: str) -> Document:
+    """Return a run configuration of any release in today's form, with its defaults; raises ValueError for others."""
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise TypeError(f"got {type(document).__name__}; allowed: a run configuration")
+    config = RunConfig.model_validate_json(json.dumps(upgrade(document)), by_alias=False, by_name=True)
+    return config.model_dump(mode="json")
 
 
 def _agree(found: Any, own: Any) -> bool:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
-from bert_operator.api.schema.finetuning import MISMATCHED, TASK_METRICS
+from bert_job.tasks import CORRELATIONS, MISMATCHED, TASK_METRICS
 from bert_operator.api.schema.status import MAX_METRICS, MAX_RESULTS, Metric, StageResult
 from bert_operator.state.progress import ProgressRecord
 
@@ -22,13 +22,12 @@ _FRACTION: Bounds = (0, 1)
 _CORRELATION: Bounds = (-1, 1)
 _COUNT: Bounds = (0, math.inf)
 
-_CORRELATIONS = ("matthews_correlation", "pearson", "spearman")
 _TASK_METRICS = tuple(dict.fromkeys(metric for metrics in TASK_METRICS.values() for metric in metrics))
 _MEASURED = (*_TASK_METRICS, *(f"{metric}{MISMATCHED}" for metric in _TASK_METRICS))
 
 
 def _bounds(metric: str) -> Bounds:
-    return _CORRELATION if metric.removesuffix(MISMATCHED) in _CORRELATIONS else _FRACTION
+    return _CORRELATION if metric.removesuffix(MISMATCHED) in CORRELATIONS else _FRACTION
 
 
 _PRETRAINING: Mapping[str, Bounds] = MappingProxyType(

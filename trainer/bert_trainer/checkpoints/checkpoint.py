@@ -25,7 +25,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bert_trainer.config.run_config import CONTRACT_VERSION
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.backends.cpu import library
 from bert_trainer.system.files import bytes_in_holes, shown
@@ -35,6 +34,8 @@ logger = logging.getLogger(__name__)
 MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
+FORMAT_KEY, FORMAT_VERSION = "contract_version", 1
+"""Of checkpoints alone; once it was that of run configurations, whose name the key still has."""
 OWN_SUM_KEY = "manifest_sha256"
 _MAX_HOLES_BYTES = 64 << 20
 """Bytes that a sparse copy may leave out of another run's file."""
@@ -261,15 +262,15 @@ def read_checkpoint(path: Path, *, with_sums: bool = True, is_own: bool = True) 
         is_own: Whether the run that reads it has written it. The size of another's files is no more than a claim.
 
     Raises:
-        TrainerError: a file is missing, damaged or of another contract version.
+        TrainerError: a file is missing, damaged or of another format.
     """
     try:
         _check_regular(path / MANIFEST_FILE)
         with (path / MANIFEST_FILE).open("rb") as file:
             manifest: dict[str, Any] = json.loads(file.read(_MAX_MANIFEST_BYTES))
-        if manifest["contract_version"] != CONTRACT_VERSION:
-            version = shown(str(manifest["contract_version"])[:100])
-            raise TrainerError(f"{path}: written by contract version {version}, this is {CONTRACT_VERSION}")
+        if manifest[FORMAT_KEY] != FORMAT_VERSION:
+            version = shown(str(manifest[FORMAT_KEY])[:100])
+            raise TrainerError(f"{path}: written in format {version}, this trainer reads {FORMAT_VERSION}")
         if manifest.pop(OWN_SUM_KEY) != manifest_sum(manifest):
             raise TrainerError(f"{path / MANIFEST_FILE}: its SHA-256 is not the one in it")
         for name in (MODEL_FILE, OPTIMIZER_FILE):

@@ -14,6 +14,9 @@ from types import MappingProxyType
 
 import torch
 
+from bert_job.model import TENSORFLOW_LAYER_NORM_EPSILON, fits_tensorflow
+from bert_job.run_config import ModelConfig
+from bert_job.weights import ExportFormat
 from bert_trainer.checkpoints.description import (
     Described,
     find_description,
@@ -30,9 +33,6 @@ from bert_trainer.checkpoints.weight_matching import (
     list_names,
     match_weights,
 )
-from bert_trainer.config.checks import TENSORFLOW_LAYER_NORM_EPS, fits_tensorflow
-from bert_trainer.config.run_config import ModelConfig
-from bert_trainer.config.stages import ExportFormat
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
@@ -105,8 +105,8 @@ def _import(
     if form == "tensorflow" and not fits_tensorflow(config):
         raise InputError(
             f"--to: got tensorflow; allowed: with an architecture of bert and a layer_norm_eps of "
-            f"{TENSORFLOW_LAYER_NORM_EPS:g}, which are built into code that reads such checkpoints; got "
-            f"{config.architecture} and {config.layer_norm_eps:g} in {described.model_file}",
+            f"{TENSORFLOW_LAYER_NORM_EPSILON:g}, which are built into code that reads such checkpoints; got "
+            f"{config.architecture} and {config.layer_norm_epsilon:g} in {described.model_file}",
             hint="write huggingface or onnx",
         )
     source, fitted = _read(path, kind, config, vocabulary)
@@ -132,7 +132,7 @@ def _import(
     if vocabulary.said is not None:
         lines.append(f"  text: {vocabulary.settings.describe(lower_case)}, as the tokenizer's files say")
     if "tensorflow" in (kind, form):
-        lines.append(f"  activation: {_FORMS[config.hidden_act]}. {_OF_OTHERS}")
+        lines.append(f"  activation: {_FORMS[config.hidden_activation]}. {_OF_OTHERS}")
     lines.append(f"Wrote {output}, {_USES[form]}")
     # Names of files may hold what cannot be printed as well.
     return "\n".join(map(shown, lines))
@@ -163,7 +163,8 @@ def _render_account(
         f"  tensors: {len(fitted.tensors)}, with {parameters:,} parameters ({', '.join(types)})",
         f"  model: {config.architecture}, {config.num_hidden_layers} layers x {config.hidden_size}, "
         f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
-        f"{config.max_position_embeddings} positions, {config.hidden_act}, {config.objective}; {described.model_file}",
+        f"{config.max_position_embeddings} positions, {config.hidden_activation}, {config.objective}; "
+        f"{described.model_file}",
         f"  vocabulary: {vocabulary.size:,} entries; {described.vocabulary_file}"
         + (f"; {padding} rows of padding left out" if padding else ""),
     ]

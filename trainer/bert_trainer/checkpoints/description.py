@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
+from bert_job.run_config import ModelConfig, ModelFile
+from bert_job.weights import InitialCheckpointSpec
 from bert_trainer.checkpoints.foreign_formats import check_format, find_formats
 from bert_trainer.config.checks import find_model_problems, load_run_config, resolve_model
-from bert_trainer.config.model_file import find_size_problems, read_model_file
-from bert_trainer.config.run_config import InitialCheckpoint, ModelConfig, ModelFile
+from bert_trainer.config.model_file import read_model_file
 from bert_trainer.dataset.tokens.tokenizer_config import read_tokenizer
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, find_vocabulary_file, read_vocabulary
 from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings
@@ -21,7 +22,7 @@ from bert_trainer.system.files import shown
 
 MAX_PADDING_ROWS = 4096
 """Rows behind the vocabulary's entries: MLPerf's have 6, TPUs round up to 128. A file may claim any number."""
-_FORMATS = get_args(InitialCheckpoint.model_fields["format"].annotation)
+_FORMATS = get_args(InitialCheckpointSpec.model_fields["format"].annotation)
 _MODEL_FILES = ("bert_config.json", "config.json")
 _RUN_FILE = "run-config.json"
 _PUBLISHED_EPSILON = 1e-12
@@ -56,7 +57,7 @@ def find_description(path: Path, kind: str, vocabulary_file: Path | None, model_
         run_folder = _find_run(path)
         if run_folder is not None:
             run = resolve_model(load_run_config(run_folder / _RUN_FILE))
-            return Described(run.sizes, run_folder / _RUN_FILE, vocabulary_file or run.vocabulary_path)
+            return Described(run.sizes, run_folder / _RUN_FILE, vocabulary_file or Path(run.dataset.vocabulary_path))
     return describe_model(folder, vocabulary_file, model_file)
 
 
@@ -81,7 +82,7 @@ def describe_model(folder: Path, vocabulary_file: Path | None, model_file: Path 
             "tokenizer.json that the weights were trained with",
             hint="name it, as --vocabulary-file vocab.txt",
         )
-    wanted = ModelFile(config_file=str(file), layer_norm_eps=_PUBLISHED_EPSILON, vocab_pad_multiple=8, objective=None)
+    wanted = ModelFile(config_file=str(file), layer_norm_epsilon=_PUBLISHED_EPSILON, vocabulary_pad_multiple=8)
     return Described(read_model_file(wanted), file, vocabulary)
 
 
@@ -134,12 +135,12 @@ def with_settings_of(path: Path, vocabulary: Vocabulary) -> Vocabulary:
 
 def _check_description(described: Described, vocabulary: Vocabulary) -> None:
     """Refuse what describes no model, or one of another vocabulary; raises InputError."""
-    problems = [*find_size_problems(described.model), *find_model_problems(described.model)]
-    wanted, least = described.model.vocab_size, vocabulary.size
+    problems = find_model_problems(described.model.model_copy(update={"config_file": None}))
+    wanted, least = described.model.vocabulary_size, vocabulary.size
     # Some programs count the rows of padding as entries.
     if wanted is not None and not least <= wanted <= least + MAX_PADDING_ROWS:
         problems.append(
-            f"model.vocab_size: got {wanted}; allowed: {least} to {least + MAX_PADDING_ROWS}, for the {least} "
+            f"model.vocabulary_size: got {wanted}; allowed: {least} to {least + MAX_PADDING_ROWS}, for the {least} "
             f"entries of {shown(described.vocabulary_file)} and padding"
         )
     if problems:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bert_job.tasks import Kind
 from bert_trainer.checkpoints.model_card import (
     ARCHITECTURES,
     NO_LICENCE,
@@ -24,7 +25,6 @@ from bert_trainer.checkpoints.model_card import (
     table,
     training_table,
 )
-from bert_trainer.config.finetuning import Kind
 
 _MAX_CLASSES = 100
 """Rows of the table of classes."""

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bert_job.tasks import Kind
 from bert_trainer.checkpoints.checkpoint import save_tensors
-from bert_trainer.config.finetuning import Kind
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.layers import EncoderParameters
@@ -138,10 +138,10 @@ def _encoder_config(model: EncoderParameters, architecture: str) -> dict[str, An
         return {
             "architectures": [architecture],
             "model_type": "distilbert",
-            "activation": config.hidden_act,
-            "attention_dropout": config.attention_probs_dropout_prob,
+            "activation": config.hidden_activation,
+            "attention_dropout": config.attention_dropout,
             "dim": config.hidden_size,
-            "dropout": config.hidden_dropout_prob,
+            "dropout": config.hidden_dropout,
             "hidden_dim": config.intermediate_size,
             "initializer_range": config.initializer_range,
             "max_position_embeddings": config.max_position_embeddings,
@@ -153,17 +153,17 @@ def _encoder_config(model: EncoderParameters, architecture: str) -> dict[str, An
     return {
         "architectures": [architecture],
         "model_type": "bert",
-        "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
-        "hidden_act": config.hidden_act,
-        "hidden_dropout_prob": config.hidden_dropout_prob,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "hidden_act": config.hidden_activation,
+        "hidden_dropout_prob": config.hidden_dropout,
         "hidden_size": config.hidden_size,
         "initializer_range": config.initializer_range,
         "intermediate_size": config.intermediate_size,
-        "layer_norm_eps": config.layer_norm_eps,
+        "layer_norm_eps": config.layer_norm_epsilon,
         "max_position_embeddings": config.max_position_embeddings,
         "num_attention_heads": config.num_attention_heads,
         "num_hidden_layers": config.num_hidden_layers,
-        "type_vocab_size": config.type_vocab_size,
+        "type_vocab_size": config.segment_types,
         "vocab_size": model.vocabulary_size,
     }
 

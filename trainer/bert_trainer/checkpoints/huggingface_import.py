@@ -47,9 +47,9 @@ _SETTINGS = {
     "model_type": "model.architecture",
     "num_attention_heads": "model.num_attention_heads",
     "n_heads": "model.num_attention_heads",
-    "hidden_act": "model.hidden_act",
-    "activation": "model.hidden_act",
-    "layer_norm_eps": "model.layer_norm_eps",
+    "hidden_act": "model.hidden_activation",
+    "activation": "model.hidden_activation",
+    "layer_norm_eps": "model.layer_norm_epsilon",
 }
 
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from bert_job.weights import InitialCheckpointSpec
 from bert_trainer.checkpoints.checkpoint import (
     MODEL_FILE,
     OPTIMIZER_FILE,
@@ -36,21 +37,20 @@ from bert_trainer.checkpoints.weight_matching import (
     match_weights,
 )
 from bert_trainer.config.json_files import read_json_file
-from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, find_vocabulary_file
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.flat_parameters import FlatParameters
 
 # Settings that change what the same tensors compute.
-_SETTINGS = ("architecture", "num_attention_heads", "hidden_act")
+_SETTINGS = ("architecture", "num_attention_heads", "hidden_activation")
 
 Reader = Callable[[Path, Bert, str], Source]
-"""Reads what lies at a path for a model: ``weights``, ``weights_and_optimizer``, or ``none`` to verify alone."""
+"""Reads what lies at a path for a model: ``weights``, ``weightsAndOptimizer``, or ``none`` to verify alone."""
 
 
 def load(
-    start: InitialCheckpoint,
+    start: InitialCheckpointSpec,
     model: Bert,
     vocabulary: Vocabulary,
     parameters: FlatParameters,

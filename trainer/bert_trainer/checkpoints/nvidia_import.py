@@ -51,7 +51,7 @@ def read_nvidia_checkpoint(path: Path, model: Bert, what: str = "weights") -> So
     Args:
         path: The file or the folder.
         model: Gives the names that are looked for.
-        what: ``weights_and_optimizer`` reads the moments as well.
+        what: ``weightsAndOptimizer`` reads the moments as well.
 
     Raises:
         InputError: there is none, it holds an object that would run code, or what was asked for is not sound.
@@ -78,7 +78,7 @@ def read_nvidia_checkpoint(path: Path, model: Bert, what: str = "weights") -> So
         weights = masters
     moments: dict[str, dict[str, Tensor]] = {}
     steps = 0
-    if is_sound and what == "weights_and_optimizer":
+    if is_sound and what == "weightsAndOptimizer":
         moments, steps = _read_moments(file, weights, plain, optimizer)
     architecture = model.config.architecture
     if architecture != "bert":

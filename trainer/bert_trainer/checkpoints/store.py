@@ -28,6 +28,8 @@ import torch
 from torch import Tensor
 
 from bert_trainer.checkpoints.checkpoint import (
+    FORMAT_KEY,
+    FORMAT_VERSION,
     MANIFEST_FILE,
     MODEL_FILE,
     OPTIMIZER_FILE,
@@ -42,7 +44,6 @@ from bert_trainer.checkpoints.checkpoint import (
     save_tensors,
     sha256_of,
 )
-from bert_trainer.config.run_config import CONTRACT_VERSION
 from bert_trainer.errors import TrainerError, TrainingUnhealthy
 from bert_trainer.output.run_folder import RunFolder, remove_folder
 from bert_trainer.system.atomic_files import describe_free, disk_errors, is_full, is_storage_error, random_suffix
@@ -233,7 +234,7 @@ class CheckpointStore:
         save_tensors(moments, staging / OPTIMIZER_FILE)
         manifest = {
             **more,
-            "contract_version": CONTRACT_VERSION,
+            FORMAT_KEY: FORMAT_VERSION,
             "run": json.loads(self.folder.claim_record),
             "position": {name: value for name, value in asdict(position).items() if value is not None},
             "environment": asdict(self.environment),

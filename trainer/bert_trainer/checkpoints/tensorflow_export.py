@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_job.model import TENSORFLOW_LAYER_NORM_EPSILON
 from bert_trainer.checkpoints.huggingface_export import huggingface_config
 from bert_trainer.checkpoints.tensorflow_bundle import write_bundle
 from bert_trainer.checkpoints.tensorflow_names import is_transposed, tensorflow_name
 from bert_trainer.checkpoints.tensorflow_prefix import write_state
 from bert_trainer.checkpoints.tokenizer_files import write_vocabulary
-from bert_trainer.config.checks import TENSORFLOW_LAYER_NORM_EPS
 from bert_trainer.config.model_file import GELU_FORM
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
@@ -73,7 +73,7 @@ def bert_config(model: Bert) -> dict[str, Any]:
 
 
 def _check_expressible(model: Bert, folder: Path) -> None:
-    for name, allowed in {"architecture": "bert", "layer_norm_eps": TENSORFLOW_LAYER_NORM_EPS}.items():
+    for name, allowed in {"architecture": "bert", "layer_norm_epsilon": TENSORFLOW_LAYER_NORM_EPSILON}.items():
         got = getattr(model.config, name)
         if got != allowed:
             raise InputError(

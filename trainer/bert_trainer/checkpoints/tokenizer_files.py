@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tokenizers import decoders, processors
 
-from bert_trainer.config.run_config import ModelConfig
+from bert_job.run_config import ModelConfig
 from bert_trainer.dataset.tokens.tokenizer_config import CONFIG_FILE, ROLES
 from bert_trainer.dataset.tokens.wordpiece import (
     SPECIAL_TOKENS,

@@ -13,8 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from bert_job.model import Architecture
+from bert_job.run_config import ModelConfig, ModelFile
 from bert_trainer.config.json_files import read_json_file
-from bert_trainer.config.run_config import ModelConfig, ModelFile
 from bert_trainer.errors import InputError
 
 ACTIVATIONS: Mapping[str, str] = MappingProxyType(
@@ -61,36 +62,38 @@ _SAME: Mapping[str, _Number] = MappingProxyType(
         "vocab_size": _Number(5, 1 << 24),
     }
 )
+_OURS = {"vocab_size": "vocabulary_size"}
 # The key, our field, and what it may hold; the activation's key, of which each kind of model has one, is apart.
 _BERT_KEYS: Mapping[str, tuple[str, _Number]] = MappingProxyType(
     {
-        "attention_probs_dropout_prob": ("attention_probs_dropout_prob", _SHARE),
-        "hidden_dropout_prob": ("hidden_dropout_prob", _SHARE),
+        "attention_probs_dropout_prob": ("attention_dropout", _SHARE),
+        "hidden_dropout_prob": ("hidden_dropout", _SHARE),
         "hidden_size": ("hidden_size", _HIDDEN),
         "intermediate_size": ("intermediate_size", _FEED_FORWARD),
         "num_attention_heads": ("num_attention_heads", _HEADS),
         "num_hidden_layers": ("num_hidden_layers", _LAYERS),
-        "type_vocab_size": ("type_vocab_size", _Number(2, 1024)),
-        **{key: (key, number) for key, number in _SAME.items()},
+        "type_vocab_size": ("segment_types", _Number(2, 1024)),
+        **{key: (_OURS.get(key, key), number) for key, number in _SAME.items()},
     }
 )
 _DISTILBERT_KEYS: Mapping[str, tuple[str, _Number]] = MappingProxyType(
     {
-        "attention_dropout": ("attention_probs_dropout_prob", _SHARE),
+        "attention_dropout": ("attention_dropout", _SHARE),
         "dim": ("hidden_size", _HIDDEN),
-        "dropout": ("hidden_dropout_prob", _SHARE),
+        "dropout": ("hidden_dropout", _SHARE),
         "hidden_dim": ("intermediate_size", _FEED_FORWARD),
         "n_heads": ("num_attention_heads", _HEADS),
         "n_layers": ("num_hidden_layers", _LAYERS),
-        **{key: (key, number) for key, number in _SAME.items()},
+        **{key: (_OURS.get(key, key), number) for key, number in _SAME.items()},
     }
 )
-_KEYS = MappingProxyType({"bert": (_BERT_KEYS, "hidden_act"), "distilbert": (_DISTILBERT_KEYS, "activation")})
+_KEYS: Mapping[Architecture, tuple[Mapping[str, tuple[str, _Number]], str]] = MappingProxyType(
+    {"bert": (_BERT_KEYS, "hidden_act"), "distilbert": (_DISTILBERT_KEYS, "activation")}
+)
 FIXED: Mapping[str, object] = MappingProxyType(
     {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 )
 """Settings of Hugging Face under which the same tensors would compute something that this trainer does not."""
-_PADDING = _Number(1, 4096)
 _EPSILON = _Number(1e-20, 1e-2, whole=False)
 
 
@@ -99,17 +102,6 @@ def read_activation(content: Mapping[str, Any], key: str) -> Any:
     name = content.get(key)
     ours = ACTIVATIONS.get(name, name) if isinstance(name, str) else name
     return _FORMS.get(str(content.get(GELU_FORM, "none")), ours) if ours == "gelu" else ours
-
-
-def find_size_problems(model: ModelConfig) -> list[str]:
-    """Return model sizes that no such file may hold."""
-    numbers = dict(_BERT_KEYS.values()) | {"vocab_pad_multiple": _PADDING}
-    given = {field: getattr(model, field) for field in numbers}
-    return [
-        f"model.{field}: got {given[field]!r:.100}; allowed: {number.allowed}"
-        for field, number in sorted(numbers.items())
-        if given[field] is not None and not number.holds(given[field])
-    ]
 
 
 def read_model_file(described: ModelFile) -> ModelConfig:
@@ -121,10 +113,11 @@ def read_model_file(described: ModelFile) -> ModelConfig:
     """
     path = Path(described.config_file)
     content = read_json_file(path)
-    architecture = content.get("model_type", "bert")
-    if not isinstance(architecture, str) or architecture not in _KEYS:
+    named = content.get("model_type", "bert")
+    architecture = next((known for known in _KEYS if known == named), None)
+    if architecture is None:
         raise InputError(
-            f"{path}: model_type: got {architecture!r:.100}; allowed: {', '.join(_KEYS)}",
+            f"{path}: model_type: got {named!r:.100}; allowed: {', '.join(_KEYS)}",
             hint="name the file of a BERT",
         )
     keys, activation = _KEYS[architecture]
@@ -137,9 +130,9 @@ def read_model_file(described: ModelFile) -> ModelConfig:
     return ModelConfig(
         architecture=architecture,
         **{field: content[key] for key, (field, _) in keys.items()},
-        hidden_act=read_activation(content, activation),
-        layer_norm_eps=content.get("layer_norm_eps", described.layer_norm_eps),
-        vocab_pad_multiple=described.vocab_pad_multiple,
+        hidden_activation=read_activation(content, activation),
+        layer_norm_epsilon=content.get("layer_norm_eps", described.layer_norm_epsilon),
+        vocabulary_pad_multiple=described.vocabulary_pad_multiple,
         objective=described.objective or ("mlm" if architecture == "distilbert" else "mlm+nsp"),
         config_file=described.config_file,
     )

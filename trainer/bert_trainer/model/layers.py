@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bert_trainer.config.run_config import ModelConfig
+from bert_job.run_config import ModelConfig
 
 # Dropout sites: the embeddings' is 0; layer i uses three numbers from 1 + 3 * i.
 _SITES_PER_LAYER = 3
@@ -33,8 +33,8 @@ class Embeddings(nn.Module):
         self.positions = nn.Embedding(config.max_position_embeddings, size)
         self.segments = None
         if config.architecture == "bert":
-            self.segments = nn.Embedding(config.type_vocab_size, size)
-        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+            self.segments = nn.Embedding(config.segment_types, size)
+        self.norm = nn.LayerNorm(size, eps=config.layer_norm_epsilon)
 
 
 class Layer(nn.Module):
@@ -43,10 +43,10 @@ class Layer(nn.Module):
     def __init__(self, config: ModelConfig, number: int) -> None:
         """number: counted from 0; the layer's dropout sites follow from it."""
         super().__init__()
-        size, eps = config.hidden_size, config.layer_norm_eps
+        size, eps = config.hidden_size, config.layer_norm_epsilon
         self.num_heads = config.num_attention_heads
-        self.hidden_dropout = config.hidden_dropout_prob
-        self.attention_dropout = config.attention_probs_dropout_prob
+        self.hidden_dropout = config.hidden_dropout
+        self.attention_dropout = config.attention_dropout
         # DistilBERT's authors left it out.
         self.drops_attention_output = config.architecture == "bert"
         self.approximate = gelu_approximation(config)
@@ -65,7 +65,7 @@ class EncoderParameters(nn.Module):
     """The parameters of the encoder, which every model here begins with (``encoder.Encoder``)."""
 
     def __init__(self, config: ModelConfig, vocabulary_size: int) -> None:
-        """vocabulary_size: real entries; the token table is padded to ``config.vocab_pad_multiple``."""
+        """vocabulary_size: real entries; the token table is padded to ``config.vocabulary_pad_multiple``."""
         super().__init__()
         self.config = config
         self.vocabulary_size = vocabulary_size
@@ -76,7 +76,7 @@ class EncoderParameters(nn.Module):
     @property
     def padded_vocabulary_size(self) -> int:
         """Rows of the token table."""
-        multiple = self.config.vocab_pad_multiple
+        multiple = self.config.vocabulary_pad_multiple
         return -(-self.vocabulary_size // multiple) * multiple
 
     @property
@@ -99,7 +99,7 @@ class EncoderParameters(nn.Module):
             else:
                 drawn = torch.empty(parameter.shape, dtype=torch.float32).normal_(0, deviation, generator=generator)
                 parameter.copy_(drawn)
-        # After the draw, in which rows of padding take part: another ``vocab_pad_multiple`` gives other weights.
+        # After the draw, in which rows of padding take part: another ``vocabulary_pad_multiple`` gives other weights.
         self.embeddings.tokens.weight[self.vocabulary_size :] = 0.0
 
     def unpadded_weights(self) -> dict[str, Tensor]:
@@ -114,11 +114,11 @@ class BertParameters(EncoderParameters):
     """The parameters of the encoder and both pretraining heads."""
 
     def __init__(self, config: ModelConfig, vocabulary_size: int) -> None:
-        """vocabulary_size: real entries; the token table is padded to ``config.vocab_pad_multiple``."""
+        """vocabulary_size: real entries; the token table is padded to ``config.vocabulary_pad_multiple``."""
         super().__init__(config, vocabulary_size)
         size = config.hidden_size
         self.mlm_transform = nn.Linear(size, size)
-        self.mlm_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.mlm_norm = nn.LayerNorm(size, eps=config.layer_norm_epsilon)
         # The head's weight is ``embeddings.tokens.weight``: one parameter with two gradients.
         self.mlm_bias = nn.Parameter(torch.zeros(self.padded_vocabulary_size))
         self.pooler: nn.Linear | None = None
@@ -130,4 +130,4 @@ class BertParameters(EncoderParameters):
 
 def gelu_approximation(config: ModelConfig) -> str:
     """Return what ``torch.nn.functional.gelu`` calls the activation of a model: ``none`` or ``tanh``."""
-    return "tanh" if config.hidden_act == "gelu_new" else "none"
+    return "tanh" if config.hidden_activation == "gelu_new" else "none"

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor, nn
 
-from bert_trainer.config.finetuning import Kind
-from bert_trainer.config.run_config import ModelConfig
+from bert_job.run_config import ModelConfig
+from bert_job.tasks import Kind
 from bert_trainer.model.batch import IGNORED_LABEL, Batch
 from bert_trainer.model.dropout import DropoutKeys
 from bert_trainer.model.encoder import Encoder
@@ -41,7 +41,7 @@ class Head:
         """Return the head of a task. dropout: None for what the authors of the architecture have at that place."""
         if dropout is None:
             # Google's code drops the pooled first token, and nothing before the scores of an answer's bounds.
-            bert = 0.0 if kind == "spans" else config.hidden_dropout_prob
+            bert = 0.0 if kind == "spans" else config.hidden_dropout
             dropout = bert if config.architecture == "bert" else _DISTILBERT_DROPOUT[kind]
         return cls(kind, num_outputs, dropout)
 
@@ -50,7 +50,7 @@ class TaskModel(Encoder):
     """The encoder and one head; ``forward`` returns a sum of losses, never a mean."""
 
     def __init__(self, config: ModelConfig, vocabulary_size: int, head: Head) -> None:
-        """vocabulary_size: real entries; the token table is padded to ``config.vocab_pad_multiple``."""
+        """vocabulary_size: real entries; the token table is padded to ``config.vocabulary_pad_multiple``."""
         super().__init__(config, vocabulary_size)
         self.head_config = head
         size = config.hidden_size

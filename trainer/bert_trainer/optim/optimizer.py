@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bert_trainer.config.optimization import OptimizerConfig
+from bert_job.run_config import UpdateRule
 from bert_trainer.optim.update import Coefficients, apply_update_, gradients_to_update_, row_norms
 from bert_trainer.parallel.flat_parameters import ROW, FlatParameters
 from bert_trainer.parallel.world import World
@@ -44,9 +44,7 @@ class Optimizer:
     Works on this rank's rows of the flat buffers: all of them, or a share where the state is partitioned (ZeRO-1).
     """
 
-    def __init__(
-        self, config: OptimizerConfig, parameters: FlatParameters, partition: Zero1Partition | None = None
-    ) -> None:
+    def __init__(self, config: UpdateRule, parameters: FlatParameters, partition: Zero1Partition | None = None) -> None:
         """Moments start at zero in the parameters' type. partition: this rank's rows; None for all."""
         self.config = config
         self.parameters = parameters
@@ -149,7 +147,7 @@ class Optimizer:
             return StepResult(norm, applied=False, loss=own_loss)
         # Unscaling and clipping are one factor, applied by the pass that updates the moments.
         factor = 1.0 / loss_scale
-        if config.max_gradient_norm is not None and norm > config.max_gradient_norm:
+        if 0 < config.max_gradient_norm < norm:
             factor *= config.max_gradient_norm / norm
 
         self.num_applied += 1

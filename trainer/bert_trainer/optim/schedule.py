@@ -10,9 +10,31 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Literal, Protocol
 
-from bert_trainer.config.optimization import Schedule, Warmup
-from bert_trainer.config.stages import Length
+from bert_job.optimization import WarmupSpec
+from bert_job.pretraining import LengthSpec
+
+
+class Schedule(Protocol):
+    """What a stage says of its learning rate."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak that the warm-up aims at."""
+
+    @property
+    def warmup(self) -> WarmupSpec:
+        """Linear rise of the learning rate."""
+
+    @property
+    def decay(self) -> Literal["poly", "linear", "constant"]:
+        """``poly``: (1 - progress) ** 0.5, NVIDIA's; ``linear``: 1 - progress, Google's and MLPerf's."""
+
+    @property
+    def after_warmup(self) -> Literal["published", "continuous"]:
+        """What the decay counts from: step 0, or the end of the warm-up."""
+
 
 # 0 ** 0 is 1: the last step of constant, at which no progress is left, has the peak as well.
 _POWER = {"poly": 0.5, "linear": 1.0, "constant": 0.0}
@@ -31,14 +53,14 @@ def learning_rate(schedule: Schedule, step: int, total_steps: int) -> float:
     return schedule.learning_rate * math.pow(max(0.0, 1 - progress), _POWER[schedule.decay])
 
 
-def warmup_proportion(warmup: Warmup, total_steps: int) -> float:
+def warmup_proportion(warmup: WarmupSpec, total_steps: int) -> float:
     """Return the share of the stage that warms up."""
     if warmup.proportion is not None:
         return warmup.proportion
     return (warmup.steps or 0) / total_steps
 
 
-def num_steps(length: Length, *, num_samples: int, global_batch_size: int) -> int:
+def num_steps(length: LengthSpec, *, num_samples: int, global_batch_size: int) -> int:
     """Return the optimizer steps of a stage; a last partial batch is made whole from the next epoch.
 
     num_samples: samples of one epoch. global_batch_size: sequences per step.

@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from bert_trainer.config.optimization import OptimizerConfig
+from bert_job.run_config import UpdateRule
 from bert_trainer.model.backends.cpu.library import Library, usable
 from bert_trainer.model.backends.gpu.compilation import compile_function, why_not_compiled
 
@@ -33,7 +33,7 @@ class Coefficients:
     weight_decay: float
 
     @classmethod
-    def of(cls, config: OptimizerConfig, step: int, gradient_factor: float) -> Coefficients:
+    def of(cls, config: UpdateRule, step: int, gradient_factor: float) -> Coefficients:
         """step: updates that the moments hold, this one included."""
         corrected = config.bias_correction
         return cls(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bert_trainer.config.finetuning import MISMATCHED
+from bert_job.tasks import MISMATCHED
 
 PREFIX = "bert_trainer_"
 EVALUATION = "evaluation_"

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.config.run_config import RunConfig
+from bert_job.run_config import RunConfig
 from bert_trainer.output.run_folder import list_learnt_settings
 
 _DISTRIBUTION = "bert-pretrain-operator"
@@ -52,7 +52,7 @@ def find_inputs(config: RunConfig, folder: Path, dataset: dict[str, Any]) -> Inp
     settings = {key: value for key, value in list_learnt_settings(config).items() if not _PLACES.fullmatch(key)}
     found = {
         "settings": _hash(settings),
-        "vocabulary": _hash_file(config.vocabulary_path) or dataset.get("vocabulary_sha256"),
+        "vocabulary": _hash_file(Path(config.dataset.vocabulary_path)) or dataset.get("vocabulary_sha256"),
         "text": dataset.get("corpus_sha256"),
         "shards": _hash_shards(folder / _SHARDS_FILE),
     }

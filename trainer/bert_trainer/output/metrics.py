@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
-from bert_trainer.config.run_config import LoggingConfig
+from bert_job.reporting import LoggingSpec
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.output.gauges import (
     EVALUATION,
@@ -55,7 +55,7 @@ class MetricsWriter:
     """Sends records to every place that the configuration asks for. Close it at the end."""
 
     folder: Path
-    config: LoggingConfig
+    config: LoggingSpec
     reporter: Reporter
     prometheus_port: int | None = field(default=None, init=False)
     """Where the gauges are served, if they are."""

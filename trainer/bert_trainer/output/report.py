@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_trainer.config.finetuning import MISMATCHED, TASK_METRICS, FinetuneStage
-from bert_trainer.config.run_config import RunConfig
-from bert_trainer.config.stages import EvaluateStage, PretrainStage
+from bert_job.run_config import RunConfig
+from bert_job.run_stages import EvaluateStage, FinetuneStage, PretrainStage
+from bert_job.tasks import MISMATCHED, TASK_METRICS
 from bert_trainer.output.filled_masks import read_filled_masks
 from bert_trainer.output.metrics import Record, attempt_of, find_evaluations, read_metrics
 from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
@@ -325,7 +325,7 @@ def _plot_runs(stage: FinetuneStage, intervals: list[Record], offset: int, axes:
     by_run: dict[int, list[Record]] = {}
     for record in intervals:
         # By step, not by seed: without synchronized gradients runs of several seeds share a record.
-        steps_per_run = max(1, int(record["steps"] or 0) // len(stage.seeds))
+        steps_per_run = max(1, int(record["steps"] or 0) // len(stage.run_seeds))
         by_run.setdefault((int(record["step"] or 0) - 1) // steps_per_run, []).append(record)
     for number, found in enumerate(by_run.values()):
         steps, label = _steps(found, offset), None if number else stage.name

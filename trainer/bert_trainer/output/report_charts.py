@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from bert_trainer.config.finetuning import TASK_METRICS, FinetuneStage
-from bert_trainer.config.stages import PretrainStage
+from bert_job.run_stages import FinetuneStage, PretrainStage
+from bert_job.tasks import TASK_METRICS
 from bert_trainer.output.charts import Point, Series, render_chart
 from bert_trainer.output.markup import Markup
 from bert_trainer.output.metrics import Record

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.stages import PretrainStage
+from bert_job.run_stages import FinetuneStage, PretrainStage
 from bert_trainer.errors import InputError
 from bert_trainer.output.markup import Markup, facts, join, render_page, section, table, tag
 from bert_trainer.output.metrics import METRICS_FILE, Record

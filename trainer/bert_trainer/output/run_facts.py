@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert_job.run_config import RunConfig
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import InputError
 from bert_trainer.output.filled_masks import read_filled_masks
 from bert_trainer.output.inputs import Inputs, find_inputs

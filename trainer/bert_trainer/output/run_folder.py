@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert_job.run_config import ModelConfig, ModelFile, RunConfig
+from bert_job.upgrades import upgrade
 from bert_trainer.config.checks import parse_run_config, resolve_model
-from bert_trainer.config.run_config import ModelConfig, ModelFile, RunConfig
 from bert_trainer.errors import EXIT_BAD_INPUT, FencedError, InputError, StorageFailed, TrainerError
 from bert_trainer.system.atomic_files import (
     disk_errors,
@@ -327,7 +328,10 @@ def _with_sizes(config: RunConfig, frozen: dict[str, Any] | None) -> RunConfig:
     except InputError as error:
         logger.warning("model.config_file is not read again; this run keeps its model: %s", str(error).splitlines()[0])
     # These two the job says; a change is found as a difference.
-    own = {"vocab_pad_multiple": described.vocab_pad_multiple, "objective": described.objective or begun.objective}
+    own = {
+        "vocabulary_pad_multiple": described.vocabulary_pad_multiple,
+        "objective": described.objective or begun.objective,
+    }
     return config.model_copy(update={"model": begun.model_copy(update=own)})
 
 
@@ -336,7 +340,7 @@ def _with_defaults(frozen: dict[str, Any]) -> dict[str, Any]:
     try:
         return parse_run_config(frozen).model_dump(mode="json")
     except InputError:
-        return frozen
+        return upgrade(frozen)
 
 
 def _may_change(key: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from bert_trainer.config.finetuning import TASK_METRICS, Kind, TaskName
+from bert_job.tasks import TASK_METRICS, Kind, TaskName
 
 _OFFICIAL_NAMES: Mapping[TaskName, str] = MappingProxyType(
     {

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_trainer.config.finetuning import TaskName
+from bert_job.tasks import TaskName
 from bert_trainer.errors import InputError
 from bert_trainer.system.files import shown
 from bert_trainer.tasks.catalog import TASKS, Task

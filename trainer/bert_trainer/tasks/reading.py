@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bert_trainer.config.finetuning import OWN_TABLES, TaskData, TaskName
+from bert_job.run_stages import TaskData
+from bert_job.tasks import OWN_TABLES, TaskName
 from bert_trainer.errors import InputError
 from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.tasks.examples import TaskExamples
@@ -23,7 +24,7 @@ def read_examples(task: TaskName, data: TaskData) -> TaskExamples:
         return read_tables(TASKS[task], data)
     if not data.folder:
         raise InputError(
-            f"data.folder: not named; allowed for the task {task}: the folder with its official files",
+            f"folder: not named; allowed for the task {task}: the folder with its official files",
             hint="for files of your own name the task classification, regression or spans",
         )
     folder = Path(data.folder)

@@ -82,7 +82,7 @@ def _require(wanted: set[str], names: list[str], place: str, what: str) -> None:
     if missing:
         raise InputError(
             f"{place}: no column {listed(missing)}; {what} has {listed(names)}",
-            hint="name columns as they are called there, in data.columns; data.format says what separates them",
+            hint="name columns as they are called there; the format (tsv, csv or jsonLines) says what separates them",
         )
 
 
@@ -99,6 +99,6 @@ def _format_of(path: Path) -> Format:
     if found is None:
         raise InputError(
             f"{shown(path)}: its suffix names no format; allowed: {', '.join(_SUFFIXES)}, also compressed",
-            hint="say it in data.format: tsv, csv or jsonLines",
+            hint="say the format of the files: tsv, csv or jsonLines",
         )
     return found

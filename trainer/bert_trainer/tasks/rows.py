@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.config.finetuning import FinetuneStage, Kind
+from bert_job.run_stages import FinetuneStage
+from bert_job.tasks import Kind
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.tasks.catalog import Task

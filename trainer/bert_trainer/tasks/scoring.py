@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.config.finetuning import FinetuneStage
+from bert_job.run_stages import FinetuneStage
+from bert_job.tasks import CORRELATIONS
 from bert_trainer.tasks.catalog import Task
 from bert_trainer.tasks.examples import Split, TaskExamples, span_examples, text_examples
 from bert_trainer.tasks.rows import TaskRows
@@ -76,7 +77,7 @@ def score(predictions: Predictions, split: Split, task: Task) -> dict[str, float
 
 def note_on_predictions(predictions: Predictions, split: Split, task: Task) -> str | None:
     """Return which of the task's metrics are 0 because all predictions are the same; None if they are not."""
-    names = [name for name in task.metrics if name in _CORRELATIONS]
+    names = [name for name in task.metrics if name in CORRELATIONS]
     if not names or _varies(predictions.values):
         return None
     exist = "do not exist and are" if len(names) > 1 else "does not exist and is"
@@ -190,5 +191,4 @@ _METRICS = {
     "pearson": _pearson,
     "spearman": _spearman,
 }
-_CORRELATIONS = ("matthews_correlation", "pearson", "spearman")
 _OF_ANSWERS = {"f1": best_f1, "exact_match": exact_match}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.config.finetuning import FinetuneStage
+from bert_job.run_stages import FinetuneStage
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.tokens.word_cache import ragged_indexes
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bert_trainer.config.finetuning import OWN_TABLES
+from bert_job.tasks import OWN_TABLES
 from bert_trainer.system.atomic_files import disk_errors, write_atomically
 from bert_trainer.tasks.catalog import Task
 from bert_trainer.tasks.examples import MISMATCHED_SPLIT, Split

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.config.finetuning import NEEDED_COLUMNS, TableColumns, TaskData
+from bert_job.finetuning import TableColumnsSpec
+from bert_job.run_stages import TaskData
+from bert_job.tasks import NEEDED_COLUMNS
 from bert_trainer.errors import InputError
 from bert_trainer.system.files import shown
 from bert_trainer.tasks.answers import AnswerCheck
@@ -61,12 +63,12 @@ def read_tables(task: Task, data: TaskData) -> TaskExamples:
     return TaskExamples(task, splits["train"], (splits["validation"],), tests, tuple(notes))
 
 
-def _require_columns(task: Task, columns: TableColumns) -> None:
+def _require_columns(task: Task, columns: TableColumnsSpec) -> None:
     needed = NEEDED_COLUMNS[task.kind]
     missing = [name for name in needed if not getattr(columns, name)]
     if missing:
         raise InputError(
-            f"data.columns: {listed(missing)} not named; allowed for the task {task.name}: names of columns for "
+            f"columns: {listed(missing)} not named; allowed for the task {task.name}: names of columns for "
             f"{listed(list(needed))}",
             hint="name them as the first line of the file does, or as the keys of its JSON objects",
         )
@@ -74,9 +76,7 @@ def _require_columns(task: Task, columns: TableColumns) -> None:
 
 def _named(path: str | None, what: str) -> Path:
     if not path:
-        raise InputError(
-            f"data.{what}: not named; allowed: a file", hint="a table of one's own needs train and validation"
-        )
+        raise InputError(f"{what}: not named; allowed: a file", hint="a table of one's own needs train and validation")
     require_file(Path(path))
     return Path(path)
 
@@ -91,12 +91,12 @@ def _is_same(first: Path, second: Path) -> bool:
 def _given_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(labels)) < len(labels) or len(labels) < 2 or any(label != label.strip() for label in labels):
         raise InputError(
-            f"data.labels: got {listed(list(labels))}; allowed: two or more, none twice, without spaces around them",
+            f"labels: got {listed(list(labels))}; allowed: two or more, none twice, without spaces around them",
             hint="leave it empty to take the labels of the file to train on",
         )
     for label in labels:
         if problem := _problem_of_name(label, MAX_LABEL_CHARACTERS):
-            raise InputError(f"data.labels: got {problem}", hint=_LABEL_HINT)
+            raise InputError(f"labels: got {problem}", hint=_LABEL_HINT)
     return labels
 
 
@@ -152,7 +152,7 @@ class _Table:
     _equal: tuple[str, int, int] | None = None
 
     @property
-    def columns(self) -> TableColumns:
+    def columns(self) -> TableColumnsSpec:
         return self.data.columns
 
     def examples(self, task: Task, labelled: bool) -> Iterator[TextExample] | Iterator[SpanExample]:
@@ -204,7 +204,7 @@ class _Table:
             got = "empty" if isinstance(text, str) else _described(value)
             raise InputError(
                 f"{at(self.path, line)}: {self.columns.label!r} is {got}; allowed: a label, as text or whole number",
-                hint="take rows without a label out of the file; those to predict belong into data.test",
+                hint="take rows without a label out of the file; those to predict belong into the test file",
             )
         label = whole_characters(text.strip())
         if problem := _problem_of_name(label, MAX_LABEL_CHARACTERS):
@@ -214,10 +214,10 @@ class _Table:
     def _class(self, record: dict[str, Any], line: int, numbers: dict[str, int]) -> int:
         label = self.label(record, line)
         if label not in numbers:
-            whose = "data.labels" if self.data.labels else "the file to train on"
+            whose = "labels" if self.data.labels else "the file to train on"
             raise InputError(
                 f"{at(self.path, line)}: got the label {excerpt(label)}; allowed, by {whose}: {listed(list(numbers))}",
-                hint="correct it, take the row out, or name all classes in data.labels",
+                hint="correct it, take the row out, or name all classes as labels",
             )
         return numbers[label]
 
@@ -247,7 +247,7 @@ class _Table:
         if problem := _problem_of_name(name, MAX_ID_CHARACTERS):
             raise InputError(
                 f"{at(self.path, line)}: {column!r} is {problem}",
-                hint="predictions are labelled with it: name another column in data.columns.id, or none, for the "
+                hint="predictions are labelled with it: name another column as id, or none, for the "
                 "numbers of the rows",
             )
         before = self._lines.setdefault(name, line)
@@ -262,7 +262,7 @@ class _Table:
             raise InputError(
                 f"{at(self.path, line)}: got the identifier {excerpt(name)}, which line {before} has; allowed: one "
                 "of its own for every row, since predictions are labelled with it",
-                hint="name another column in data.columns.id, or none, for the numbers of the rows",
+                hint="name another column as id, or none, for the numbers of the rows",
             )
 
     def _answers(self, record: dict[str, Any], line: int) -> list[tuple[str, int | None]]:
@@ -295,7 +295,7 @@ class _Table:
             return int(value)
         raise InputError(
             f"{at(self.path, line)}: got {_described(value)} for an answer's start; allowed: a whole number",
-            hint="name no column of starts in data.columns, to take each answer's first occurrence",
+            hint="name no column for answer_start, to take each answer's first occurrence",
         )
 
 

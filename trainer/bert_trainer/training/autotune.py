@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 
-from bert_trainer.config.run_config import RunConfig, WorldConfig
-from bert_trainer.config.stages import PrepareStage, PretrainStage
+from bert_job.run_config import RunConfig, WorldConfig
+from bert_job.run_stages import PrepareStage, PretrainStage
 from bert_trainer.errors import InputError
 from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.micro_batch_trials import Trials

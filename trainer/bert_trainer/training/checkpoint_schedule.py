@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from bert_trainer.config.stages import CheckpointTimes
+from bert_job.run_config import CheckpointConfig
+from bert_job.run_stages import CheckpointTimes
 
 
 @dataclass(slots=True)
 class CheckpointSchedule:
     """Schedule of a stage's periodic checkpoints, asked after every step."""
 
-    times: CheckpointTimes
+    times: CheckpointTimes | CheckpointConfig
     rank: int
     min_samples: int = 0
     """Sequences of the stage before which none is due."""

@@ -22,7 +22,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.config.stages import DataRange
+from bert_job.evaluation import DataRangeSpec
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.ragged import RaggedSamples
@@ -85,7 +85,7 @@ class SampleOrder:
         self,
         rows: tuple[int, ...],
         seed: int,
-        data_range: DataRange | None = None,
+        data_range: DataRangeSpec | None = None,
         left_out: tuple[LeftOut, ...] = (),
     ) -> None:
         """Find out which samples there are.
@@ -99,7 +99,7 @@ class SampleOrder:
         Raises:
             InputError: the range holds no sample, or all shards are left out.
         """
-        data_range = data_range or DataRange(start=0.0, end=1.0)
+        data_range = data_range or DataRangeSpec(start=0.0, end=1.0)
         self._arguments = (rows, seed, data_range)
         self.left_out = left_out
         total = sum(rows)

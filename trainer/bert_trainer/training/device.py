@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bert_trainer.config.run_config import RunConfig
+from bert_job.run_config import RunConfig
 from bert_trainer.errors import DeviceUnusable, InputError, UnsupportedPrecision
 from bert_trainer.model.backends.choice import check_engine, choose_backend
 from bert_trainer.model.backends.cpu.capability import prepare_processor

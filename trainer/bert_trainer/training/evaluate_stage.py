@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bert_trainer.config.run_config import RunConfig
-from bert_trainer.config.stages import EvaluateStage
+from bert_job.run_config import RunConfig
+from bert_job.run_stages import EvaluateStage
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.filled_masks import write_filled_masks

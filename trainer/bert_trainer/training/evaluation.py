@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bert_trainer.config.stages import DataRange
+from bert_job.evaluation import DataRangeSpec
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import DataUnreadable, InputError
@@ -60,7 +60,7 @@ class EvaluationSet:
         *,
         micro_batch_size: int,
         max_samples: int | None = None,
-        data_range: DataRange | None = None,
+        data_range: DataRangeSpec | None = None,
     ) -> EvaluationSet:
         """Take the first samples of a folder, or of a part of it.
 

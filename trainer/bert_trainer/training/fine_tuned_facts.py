@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
+from bert_job.run_stages import FinetuneStage, PretrainStage, Stage
+from bert_job.tasks import OWN_TABLES, SPAN_TASKS
+from bert_job.weights import InitialCheckpointSpec
 from bert_trainer.checkpoints.fine_tuned_card import Runs, Score, TaskFacts
 from bert_trainer.checkpoints.model_card import Row
-from bert_trainer.config.finetuning import OWN_TABLES, SPAN_TASKS, FinetuneStage
-from bert_trainer.config.run_config import InitialCheckpoint
-from bert_trainer.config.stages import PretrainStage, Stage
 from bert_trainer.model.task_model import Head
 from bert_trainer.output.metrics import Record, find_evaluations
 from bert_trainer.system.files import shown
@@ -22,7 +22,7 @@ from bert_trainer.training.finetuning.task_learner import scaled_schedule
 def task_facts(
     stages: Sequence[Stage],
     stage: FinetuneStage,
-    initial: InitialCheckpoint | None,
+    initial: InitialCheckpointSpec | None,
     head: Head,
     best: Best,
     records: Sequence[Record],
@@ -76,7 +76,7 @@ def _is_pair(stage: FinetuneStage) -> bool:
     return stage.data.columns.text_pair is not None if stage.task in OWN_TABLES else has_pairs(stage.task)
 
 
-def _start(stages: Sequence[Stage], stage: FinetuneStage, start: InitialCheckpoint | None) -> str:
+def _start(stages: Sequence[Stage], stage: FinetuneStage, start: InitialCheckpointSpec | None) -> str:
     if stage.start_from == "random":
         return "random weights"
     if started_pretrained(stages, stage):
@@ -99,7 +99,7 @@ def _settings(stage: FinetuneStage, head: Head, ranks: int) -> Iterator[Row]:
     yield "peak learning rate", f"{schedule.learning_rate:g}, {schedule.decay} decay"
     yield "optimizer", f"{optimizer.name}, weight decay {optimizer.weight_decay:g}"
     yield "dropout before the head", f"{head.dropout:g}"
-    yield "seeds", ", ".join(map(str, stage.seeds))
+    yield "seeds", ", ".join(map(str, stage.run_seeds))
 
 
 def _data(best: Best) -> Iterator[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_trainer.config.run_config import ModelConfig
+from bert_job.run_config import ModelConfig
 
 
 def count_flop(config: ModelConfig, vocabulary: int, *, tokens: float, pairs: float, masked: float) -> float:

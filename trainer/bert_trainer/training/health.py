@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from bert_trainer.config.health import Action, FindingName, HealthConfig
+from bert_job.health import Action, FindingName, HealthSpec
 from bert_trainer.errors import RanksDisagree
 from bert_trainer.optim.optimizer import LossScaler, StepResult
 
@@ -45,7 +45,7 @@ class Finding:
 class Health:
     """State of a stage's health checks; in a finetune stage, of a run's."""
 
-    def __init__(self, config: HealthConfig, stage: str, *, finetuning: bool = False) -> None:
+    def __init__(self, config: HealthSpec, stage: str, *, finetuning: bool = False) -> None:
         """finetuning: ``Rollback`` skips, and losses are not judged."""
         self.config = config
         self.stage = stage

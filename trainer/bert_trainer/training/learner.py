@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from bert_trainer.config.optimization import OptimizerConfig
-from bert_trainer.config.run_config import ReductionConfig
+from bert_job.optimization import ReductionSpec
+from bert_job.run_config import UpdateRule
 from bert_trainer.errors import InputError
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.encoder import Encoder
@@ -54,7 +54,7 @@ class Learner(Generic[ModelT]):
 
     @classmethod
     def of(
-        cls, model: ModelT, compute: Compute, world: World, optimizer: OptimizerConfig, reduction: ReductionConfig
+        cls, model: ModelT, compute: Compute, world: World, optimizer: UpdateRule, reduction: ReductionSpec
     ) -> Learner[ModelT]:
         """Place a model and allocate its gradients and moments. world: the ranks that train it together."""
         compute.place(model)

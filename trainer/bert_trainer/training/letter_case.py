@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from bert_job.run_stages import PrepareStage, Stage
+from bert_job.weights import InitialCheckpointSpec
 from bert_trainer.checkpoints.description import read_settings
 from bert_trainer.checkpoints.tokenizer_files import is_lower_case
-from bert_trainer.config.run_config import InitialCheckpoint
-from bert_trainer.config.stages import PrepareStage, Stage
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo, find_dataset_info
 from bert_trainer.errors import InputError
 from bert_trainer.training.run_data import RunData
@@ -17,7 +17,7 @@ from bert_trainer.training.run_data import RunData
 logger = logging.getLogger(__name__)
 
 
-def lower_case_of(stages: Sequence[Stage], start: InitialCheckpoint | None, data: RunData) -> bool:
+def lower_case_of(stages: Sequence[Stage], start: InitialCheckpointSpec | None, data: RunData) -> bool:
     """Return whether a run's tokenizer drops capitals. Reads files: for rank 0.
 
     What was done to the text says it first, that is the prepare stage or the data set's own description; then the

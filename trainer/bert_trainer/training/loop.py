@@ -14,9 +14,16 @@ import time
 from collections.abc import Collection
 from functools import partial
 
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.run_config import RunConfig
-from bert_trainer.config.stages import CheckpointTimes, EvaluateStage, ExportStage, PrepareStage, PretrainStage, Stage
+from bert_job.run_config import CheckpointConfig, RunConfig
+from bert_job.run_stages import (
+    CheckpointTimes,
+    EvaluateStage,
+    ExportStage,
+    FinetuneStage,
+    PrepareStage,
+    PretrainStage,
+    Stage,
+)
 from bert_trainer.errors import InputError, Stopped, TrainerError
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.run_folder import release_unused_claim
@@ -199,7 +206,9 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     writer.event("stage_finished", stage=stage.name, seconds=seconds, message=evaluations.outcome)
 
 
-def _checkpoint_schedule(times: CheckpointTimes, data: StageData, world: World) -> CheckpointSchedule:
+def _checkpoint_schedule(
+    times: CheckpointTimes | CheckpointConfig, data: StageData, world: World
+) -> CheckpointSchedule:
     return CheckpointSchedule(times, world.rank, min_samples=times.min_samples_to_start - data.samples_before)
 
 

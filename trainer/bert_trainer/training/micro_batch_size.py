@@ -13,8 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.stages import EvaluateStage, PretrainStage, Stage
+from bert_job.run_stages import EvaluateStage, FinetuneStage, PretrainStage, Stage
 from bert_trainer.output.run_folder import AUTOTUNE_FOLDER
 from bert_trainer.parallel.world import World, on_rank_0
 from bert_trainer.system.atomic_files import disk_errors, write_json_atomically

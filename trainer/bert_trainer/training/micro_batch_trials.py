@@ -14,9 +14,9 @@ import numpy as np
 import psutil
 import torch
 
+from bert_job.run_config import RunConfig
+from bert_job.run_stages import PretrainStage
 from bert_trainer.checkpoints.checkpoint import Environment
-from bert_trainer.config.run_config import RunConfig
-from bert_trainer.config.stages import PretrainStage
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.errors import OutOfDeviceMemory
 from bert_trainer.model.batch import Batch, make_batch

@@ -12,6 +12,16 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 
+from bert_job.run_config import DatasetConfig, RunConfig
+from bert_job.run_stages import (
+    EvaluateStage,
+    Evaluation,
+    ExportStage,
+    FinetuneStage,
+    PrepareStage,
+    PretrainStage,
+    Stage,
+)
 from bert_trainer.checkpoints.checkpoint import (
     MODEL_FILE,
     Checkpoint,
@@ -24,9 +34,6 @@ from bert_trainer.checkpoints.fine_tuned_card import render_fine_tuned_card
 from bert_trainer.checkpoints.model_card import Measurement, ModelFacts, Row, TrainedStage, render_card
 from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.checkpoints.store import CHECKPOINTS_FOLDER
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.run_config import DatasetConfig, RunConfig
-from bert_trainer.config.stages import EvaluateStage, Evaluation, ExportStage, PrepareStage, PretrainStage, Stage
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.model.bert import Bert
@@ -165,7 +172,7 @@ def _sizes(model: Bert | TaskModel, vocabulary: Vocabulary) -> Iterator[Row]:
     yield "attention heads", str(config.num_attention_heads)
     yield "feed-forward size", str(config.intermediate_size)
     yield "longest sequence", f"{config.max_position_embeddings} tokens"
-    yield "activation", config.hidden_act
+    yield "activation", config.hidden_activation
     yield "vocabulary", f"{vocabulary.size:,} entries"
 
 
@@ -221,7 +228,7 @@ def _trained(
             sequence_length=stage.sequence_length,
             global_batch_size=stage.global_batch_size,
             steps=data.total_steps if steps is None else int(steps),
-            learning_rate=stage.schedule.learning_rate,
+            learning_rate=stage.learning_rate,
             loss=None if loss is None else float(loss),
             shards=_count(data.order.num_samples, len(data.folder.paths)),
         )

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import torch
 
-from bert_trainer.config.run_config import RunConfig
+from bert_job.run_config import RunConfig
 from bert_trainer.errors import OutOfDeviceMemory
 
 _SENTENCES = 3

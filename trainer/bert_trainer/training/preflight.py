@@ -18,9 +18,9 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from bert_job.run_config import RunConfig
 from bert_trainer.checkpoints.checkpoint import list_checkpoints
 from bert_trainer.checkpoints.store import num_left_on_full_disk
-from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, DataUnreadable, InputError, StorageFailed
 from bert_trainer.model.backends.cpu.capability import check_flags
 from bert_trainer.model.backends.cpu.library import processor_flags

@@ -23,7 +23,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from bert_trainer.config.run_config import ProfileSteps
+from bert_job.reporting import ProfileStepsSpec
 from bert_trainer.system.atomic_files import create_partial, disk_errors
 from bert_trainer.system.heartbeat import watched
 
@@ -123,10 +123,10 @@ class NoProfiler:
 
 
 class StepProfiler:
-    """Traces the steps of one rank that a ``ProfileSteps`` covers."""
+    """Traces the steps of one rank that a ``ProfileStepsSpec`` covers."""
 
     def __init__(
-        self, steps: ProfileSteps, folder: Path, *, rank: int, device: torch.device, on_profile: OnProfile | None
+        self, steps: ProfileStepsSpec, folder: Path, *, rank: int, device: torch.device, on_profile: OnProfile | None
     ) -> None:
         """folder: the run's; the trace goes below it. on_profile: called with the times and the path of the trace."""
         self._steps, self._folder, self._rank, self._device, self._on_profile = steps, folder, rank, device, on_profile
@@ -263,7 +263,7 @@ def _sum_parts(spans: list[tuple[Part, _Moment, _Moment]]) -> dict[Part, float]:
 
 
 def open_profiler(
-    steps: ProfileSteps | None, folder: Path, *, rank: int, device: torch.device, on_profile: OnProfile | None
+    steps: ProfileStepsSpec | None, folder: Path, *, rank: int, device: torch.device, on_profile: OnProfile | None
 ) -> Profiler:
     """Return this rank's profiler: rank 0's, or every rank's with ``all_ranks``; otherwise one that does nothing."""
     if steps is None or (rank != 0 and not steps.all_ranks):

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from bert_job.run_stages import FinetuneStage, Stage
+from bert_job.weights import InitialCheckpointSpec
 from bert_trainer.checkpoints import initial_weights
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Position
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.run_config import InitialCheckpoint
-from bert_trainer.config.stages import Stage
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.world import World, on_rank_0
@@ -21,7 +20,7 @@ from bert_trainer.training.start_weights import load_start_weights, needs_start_
 
 def resume(
     stages: Sequence[Stage],
-    initial: InitialCheckpoint | None,
+    initial: InitialCheckpointSpec | None,
     vocabulary: Vocabulary,
     learner: Learner[Bert],
     world: World,
@@ -73,7 +72,7 @@ def _load_latest(
 
 
 def _load_initial(
-    start: InitialCheckpoint | None,
+    start: InitialCheckpointSpec | None,
     vocabulary: Vocabulary,
     learner: Learner[Bert],
     moments: dict[str, Tensor],

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bert_job.run_config import RunConfig
+from bert_job.run_stages import EvaluateStage, Evaluation, PretrainStage
+from bert_job.weights import InitialCheckpointSpec
 from bert_trainer.checkpoints.checkpoint import MANIFEST_FILE
 from bert_trainer.checkpoints.description import read_settings, with_settings_of
 from bert_trainer.checkpoints.store import CHECKPOINTS_FOLDER
-from bert_trainer.config.run_config import InitialCheckpoint, RunConfig
-from bert_trainer.config.stages import EvaluateStage, Evaluation, PretrainStage
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.shards import (
     ShardFolder,
@@ -143,7 +144,7 @@ def _base(config: RunConfig, stage: PretrainStage) -> Path:
 
 
 def _read_vocabulary(config: RunConfig) -> Vocabulary:
-    path = config.vocabulary_path
+    path = Path(config.dataset.vocabulary_path)
     start = config.initial_checkpoint
     if start is not None and config.dataset.vocabulary_file is None and not path.exists():
         # A run that only fine-tunes has no data set; weights of other programs come with their vocabulary.
@@ -157,10 +158,10 @@ def _read_vocabulary(config: RunConfig) -> Vocabulary:
             )
         path = beside
     vocabulary = read_vocabulary(path)
-    wanted, file = config.sizes.vocab_size, config.sizes.config_file
+    wanted, file = config.sizes.vocabulary_size, config.sizes.config_file
     if wanted is not None and wanted != len(vocabulary.tokens):
         raise InputError(
-            f"{path}: has {len(vocabulary.tokens)} entries, model.vocab_size"
+            f"{path}: has {len(vocabulary.tokens)} entries, model.vocabulary_size"
             f"{f' of {file}' if file else ''} says {wanted}",
             hint="name the vocabulary that the model was made for"
             + (f", or a file with vocab_size {len(vocabulary.tokens)}" if file else ", or leave vocab_size empty"),
@@ -202,7 +203,7 @@ def _is_prepared(config: RunConfig) -> bool:
         return False  # reported where it is needed
 
 
-def _warn_of_other_settings(start: InitialCheckpoint, vocabulary: Vocabulary) -> None:
+def _warn_of_other_settings(start: InitialCheckpointSpec, vocabulary: Vocabulary) -> None:
     ours = vocabulary.settings
     try:
         theirs = read_settings(Path(start.path))
@@ -236,10 +237,9 @@ def _open_stages(
         order = SampleOrder(folder.rows, config.seed + index, stage.data_range)
         total = num_steps(stage.length, num_samples=order.num_samples, global_batch_size=stage.global_batch_size)
         # Checked here again for lengths in epochs or samples: only now is the number of steps known.
-        if (stage.schedule.warmup.steps or 0) >= total:
+        if (stage.warmup.steps or 0) >= total:
             raise InputError(
-                f"stages.{index}.schedule.warmup.steps: got {stage.schedule.warmup.steps}; allowed: less than "
-                f"the stage's {total} steps"
+                f"stages.{index}.warmup.steps: got {stage.warmup.steps}; allowed: less than the stage's {total} steps"
             )
         masking = _dynamic_masking(stage, vocabulary, config.seed + index)
         # Those that the run began with were checked then; the first of them may be gone.

@@ -21,10 +21,10 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_job.run_config import RunConfig
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position, Rollback
 from bert_trainer.checkpoints.rollbacks import distrust_reason, merge_rollbacks, read_rollbacks, write_rollbacks
 from bert_trainer.checkpoints.store import CheckpointStore
-from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import FencedError, Stopped, TrainerError
 from bert_trainer.output.inputs import release
 from bert_trainer.output.metrics import METRICS_FILE, NO_RANK_FIGURES, MetricsWriter, RankFigures, Record, free_share

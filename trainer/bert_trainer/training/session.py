@@ -11,11 +11,11 @@ import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bert_job.health import HealthSpec
+from bert_job.run_config import RunConfig
+from bert_job.run_stages import PretrainStage
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Rollback
 from bert_trainer.checkpoints.rollbacks import left_out_steps
-from bert_trainer.config.health import HealthConfig
-from bert_trainer.config.run_config import RunConfig
-from bert_trainer.config.stages import PretrainStage
 from bert_trainer.dataset.sampling.dynamic_masking import WORD_MASKS_VERSION
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.run_folder import RunFolder
@@ -99,9 +99,9 @@ class Session:
         return 0 if self.resumed_from is None else self.resumed_from.position.stage_index
 
     @property
-    def health(self) -> HealthConfig:
+    def health(self) -> HealthSpec:
         """Health policies and thresholds."""
-        return self.config.health or HealthConfig()
+        return self.config.health or HealthSpec()
 
     def health_in(self, index: int) -> Health:
         """Return the health state at which a stage begins or resumes."""

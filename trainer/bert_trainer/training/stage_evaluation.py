@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from bert_trainer.config.stages import Evaluation, PretrainStage
+from bert_job.run_stages import Evaluation, PretrainStage
 from bert_trainer.output.metrics import Record, read_metrics
 from bert_trainer.training.evaluation import Accuracy
 from bert_trainer.training.run_data import StageData

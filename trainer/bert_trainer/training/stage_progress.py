@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from bert_job.run_stages import PretrainStage
 from bert_trainer.checkpoints.checkpoint import Position
-from bert_trainer.config.stages import PretrainStage
 from bert_trainer.errors import TrainerError
 from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import Optimizer

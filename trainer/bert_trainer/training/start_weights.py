@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
+from bert_job.run_stages import FinetuneStage, Stage
 from bert_trainer.checkpoints.weights_folder import read_weights_folder, restore_folder, write_weights_folder
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.stages import Stage
 from bert_trainer.errors import InputError
 from bert_trainer.parallel.flat_parameters import FlatParameters
 

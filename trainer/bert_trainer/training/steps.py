@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bert_trainer.config.run_config import RunConfig
+from bert_job.run_config import RunConfig
 from bert_trainer.errors import TrainerError
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
@@ -206,7 +206,7 @@ def train_step(
         return loss  # type: ignore[no-any-return]
 
     # The schedule counts applied updates: a step that fp16 overflow skips does not advance it.
-    rate = learning_rate(stage.schedule, learner.optimizer.num_applied, progress.data.total_steps)
+    rate = learning_rate(stage, learner.optimizer.num_applied, progress.data.total_steps)
     result, times = take_step(learner, batches, loss_of, rate, profiler, largest_norm=largest_norm)
     interval.add_reduction(times)
     interval.learning_rate = rate

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from bert_trainer.config.run_config import RunConfig
-from bert_trainer.config.stages import PretrainStage
+from bert_job.run_config import RunConfig
+from bert_job.run_stages import PretrainStage
 from bert_trainer.training.evaluation import Accuracy
 
 STANDARD_ERRORS = 3.0

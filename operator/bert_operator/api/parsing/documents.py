@@ -30,9 +30,10 @@ from ruamel.yaml.events import (
     StreamStartEvent,
 )
 
+from bert_job.problems import printable, render_path
 from bert_operator import names
 from bert_operator.api.parsing import plain_scalars, yaml_mistakes
-from bert_operator.errors import DocumentError, printable, render_path
+from bert_operator.errors import DocumentError
 
 MAX_BYTES = 1_048_576
 """Longest file. The API server takes objects of 1.5 MiB; a job is a few kilobytes."""

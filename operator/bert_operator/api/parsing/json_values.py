@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from bert_job.problems import Path
 from bert_operator.api.schema.json_schema import Node, job_node
-from bert_operator.errors import Path
 
 
 def normalise(document: Any) -> Any:

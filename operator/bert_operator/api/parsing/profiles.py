@@ -11,10 +11,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from bert_job.problems import ABSENT, Problem, render_value
 from bert_operator import names
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.schema.scheduling import OBJECT_NAME_PATTERN
-from bert_operator.errors import ABSENT, InvalidJob, Problem, render_value
+from bert_operator.errors import InvalidJob
 
 Document = dict[str, Any]
 Profiles = Mapping[str, Document]

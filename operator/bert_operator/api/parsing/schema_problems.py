@@ -17,15 +17,16 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from bert_operator.api.schema import cluster, preparation, scheduling
+from bert_job.preparation import LANGUAGE_PATTERN
+from bert_job.problems import ABSENT, UNKNOWN_FIELD, Path, Problem, render_path, render_value
+from bert_job.section import NAME_PATTERN
+from bert_operator.api.schema import cluster, scheduling
 from bert_operator.api.schema.json_schema import Node, Schema, job_node
-from bert_operator.api.schema.section import NAME_PATTERN
-from bert_operator.errors import ABSENT, UNKNOWN_FIELD, Path, Problem, render_path, render_value
 
 PATTERNS = MappingProxyType(
     {
         NAME_PATTERN: "lower-case letters, digits and dashes, beginning with a letter",
-        preparation.LANGUAGE_PATTERN: "the code of a language, such as en or pt-BR",
+        LANGUAGE_PATTERN: "the code of a language, such as en or pt-BR",
         cluster.QUANTITY_PATTERN: "a positive number with or without a unit of m, k, Ki, M, Mi, G, Gi, T, Ti, P, Pi",
         cluster.MOUNT_PATTERN: "an absolute path without spaces, dots at the start of a name, and / at the end",
         scheduling.QUALIFIED_NAME_PATTERN: "a label's name, such as example.com/pool",

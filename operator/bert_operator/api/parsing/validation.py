@@ -7,13 +7,14 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
+from bert_job import optimizers, recipes
+from bert_job.problems import render_path, render_value
 from bert_operator.api.parsing import schema_problems
 from bert_operator.api.parsing.json_values import find_nulls, normalise
 from bert_operator.api.rules import all_rules, size_bound
 from bert_operator.api.rules.environment_rules import environment_remarks
-from bert_operator.api.schema import optimizers, recipes
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.errors import InvalidJob, render_path, render_value
+from bert_operator.errors import InvalidJob
 
 
 def parse_job(document: dict[str, Any]) -> BertPretrainJob:
@@ -105,4 +106,5 @@ def advise(job: BertPretrainJob) -> list[str]:
 
 
 def _validate(document: dict[str, Any]) -> BertPretrainJob:
-    return BertPretrainJob.model_validate(normalise(document))
+    # A field has one name in a job: snake_case is told to be a mistake.
+    return BertPretrainJob.model_validate(normalise(document), by_alias=True, by_name=False)

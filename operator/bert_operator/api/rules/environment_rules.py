@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from bert_operator.api.rules.rule import Rule, Violation, rule
+from bert_job.problems import render_value
+from bert_job.rules.rule import Rule, Violation, rule
 from bert_operator.api.schema.bert_pretrain_job import JobSpec
-from bert_operator.errors import render_value
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ The controller does not look: it runs what the first attempt has frozen (``rende
 
 from __future__ import annotations
 
-from bert_operator.api.rules.cel import CelRule, describe
+from bert_job.rules.cel import CelRule, describe
 from bert_operator.api.schema.bert_pretrain_job import JobSpec
 
 MUTABLE = ("runPolicy",)

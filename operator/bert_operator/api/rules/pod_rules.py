@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bert_job.problems import render_value
+from bert_job.rules.cel import RANKS_PER_WORKER, Cel, has_cpu, is_pinned
+from bert_job.rules.rule import Rule, Violation, rule
 from bert_operator.api.rules import mounts
-from bert_operator.api.rules.cel import RANKS_PER_WORKER, Cel, has_cpu, is_pinned
-from bert_operator.api.rules.rule import Rule, Violation, rule
 from bert_operator.api.schema.bert_pretrain_job import JobSpec
 from bert_operator.api.schema.cluster import ResourcesSpec, count_cpus
-from bert_operator.errors import render_value
 
 
 def _fills(places: str, place: str) -> str:
@@ -94,62 +94,6 @@ def precision_fits_the_device(spec: JobSpec) -> Iterator[Violation]:
     # bf32 and avx-fp32 are modes of oneDNN; on a GPU they would silently be fp32.
     if spec.precision in ("bf32", "avx-fp32") and resources.accelerator is not None:
         yield Violation("precision", render_value(spec.precision))
-
-
-_PRECISIONS_OF_ORT = ("fp32", "avx-fp32", "tf32", "bf16", "fp16")
-
-
-@rule(
-    # engine and precision belong to no profile and have defaults, which the server has filled in.
-    Cel(JobSpec, f"self.engine != 'ort' || self.precision in {list(_PRECISIONS_OF_ORT)}", "precision"),
-    allowed=f"{', '.join(_PRECISIONS_OF_ORT)} with engine ort",
-    next_step="choose one of them (on processors: fp32), or write engine: eager",
-)
-def engine_computes_the_precision(spec: JobSpec) -> Iterator[Violation]:
-    """Refuse precisions that ONNX Runtime has no kernels for. On processors it has those of fp32, as the rank says."""
-    if spec.engine == "ort" and spec.precision not in _PRECISIONS_OF_ORT:
-        yield Violation("precision", render_value(spec.precision))
-
-
-@rule(
-    Cel(JobSpec, "self.engine != 'ort' || !self.activationCheckpointing", "activationCheckpointing"),
-    allowed="false with engine ort, whose graph keeps what its backward pass needs",
-    next_step="leave it out and lower microBatchSize, or write engine: eager",
-)
-def engine_keeps_activations(spec: JobSpec) -> Iterator[Violation]:
-    """Refuse activation checkpointing with an engine that does not support it."""
-    if spec.engine == "ort" and spec.activation_checkpointing:
-        yield Violation("activationCheckpointing", "true")
-
-
-@rule(
-    Cel(
-        JobSpec,
-        "!has(self.profileSteps) || !has(self.profileSteps.stage) || self.stages.exists(stage, "
-        "(has(stage.pretrain) || has(stage.finetune)) && stage.name == self.profileSteps.stage)",
-        "profileSteps.stage",
-    ),
-    allowed="the name of a pretrain or finetune stage",
-    next_step="correct it, or leave it out for every stage that trains",
-)
-def profiled_stage_trains(spec: JobSpec) -> Iterator[Violation]:
-    """Refuse to profile a stage that does not exist or has no optimizer steps."""
-    stage = None if spec.profile_steps is None else spec.profile_steps.stage
-    trained = [entry.name for entry in spec.stages if entry.pretrain is not None or entry.finetune is not None]
-    if stage is not None and stage not in trained:
-        known = f"the name of a pretrain or finetune stage: {', '.join(trained) or 'there is none'}"
-        yield Violation("profileSteps.stage", render_value(stage), allowed=known)
-
-
-@rule(
-    Cel(JobSpec, "self.precision != 'fp64' || self.reduction.compression == 'none'", "reduction"),
-    allowed="none with precision fp64, which is for exact comparisons",
-    next_step="leave it out, or choose another precision",
-)
-def exact_arithmetic_is_not_compressed(spec: JobSpec) -> Iterator[Violation]:
-    """Refuse fp64, which is for exact comparisons, with sums in fp16."""
-    if spec.precision == "fp64" and spec.reduction.compression != "none":
-        yield Violation("reduction.compression", render_value(spec.reduction.compression))
 
 
 def _device_for_every_rank(*sections: str) -> Cel:
@@ -373,10 +317,6 @@ POD_RULES: tuple[Rule[JobSpec], ...] = (
     slots_fill_numa_nodes,
     ranks_are_counted_once,
     precision_fits_the_device,
-    engine_computes_the_precision,
-    engine_keeps_activations,
-    profiled_stage_trains,
-    exact_arithmetic_is_not_compressed,
     every_rank_has_a_device,
     cpus_hold_the_pinned_ranks,
     pinned_pods_ask_for_whole_cores,

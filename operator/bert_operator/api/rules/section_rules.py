@@ -1,34 +1,21 @@
-"""Rules inside one section of the job, each in two languages: Python for us, CEL for the API server.
+"""Rules inside one section of a job, in the form of ``bert_job.rules.section_rule``; those of its training are there.
 
-A rule stands at its section's class and holds wherever that section appears. tests/api_server holds the two
-languages together on generated documents. Those of a pretrain stage are in
-``pretrain_rules``; rules between sections in ``job_rules``, ``pod_rules`` and ``stage_rules``.
+Rules between sections are in ``job_rules`` and ``pod_rules``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from bert_operator.api.rules.preparation_rules import PREPARATION_RULES
-from bert_operator.api.rules.pretrain_rules import EVALUATION_RULES, PRETRAIN_RULES
-from bert_operator.api.rules.section_rule import COMPLETED_BY_PROFILES, SectionRule, exactly_one
-from bert_operator.api.schema import cluster, evaluation, scheduling
-from bert_operator.api.schema.bert_pretrain_job import (
-    DEFAULT_HANG_SECONDS,
-    MAX_PROFILED_STEPS,
-    BertPretrainJob,
-    InitialCheckpointSpec,
-    OutputSpec,
-    PretrainSpec,
-    ProfileStepsSpec,
-    RunPolicy,
-)
-from bert_operator.api.schema.section import Section, keys_of, sections_in
-from bert_operator.errors import ABSENT, Path, Problem, render_path, render_value
+from bert_job.problems import ABSENT, render_value
+from bert_job.rules.section_rule import COMPLETED_BY_PROFILES, SectionRule, exactly_one
+from bert_job.rules.section_rules import TRAINING_SECTION_RULES
+from bert_job.section import Section
+from bert_operator.api.schema import cluster, scheduling
+from bert_operator.api.schema.bert_pretrain_job import DEFAULT_HANG_SECONDS, OutputSpec, RunPolicy
 
 RESERVED_NAMES = (
     "BERT_ATTEMPT",
@@ -294,18 +281,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 got=lambda toleration: toleration.effect or ABSENT,
             ),
         ),
-        **PREPARATION_RULES,
-        PretrainSpec: PRETRAIN_RULES,
-        evaluation.EvaluationSpec: EVALUATION_RULES,
-        evaluation.DataRangeSpec: (
-            SectionRule(
-                holds=lambda part: part.start < part.end,
-                cel="self.start < self.end",
-                allowed="a start below the end, both as shares from 0 to 1",
-                next_step="leave the field out for all samples",
-                got=lambda part: f"{part.start:g} to {part.end:g}",
-            ),
-        ),
+        **TRAINING_SECTION_RULES,
         scheduling.TopologyRequest: (
             exactly_one("required", "preferred", "unconstrained", next_step="keep one of them"),
             SectionRule(
@@ -328,64 +304,5 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 got=lambda policy: f"{policy.hang_limits[1]} with hangMinSeconds {policy.hang_limits[0]}",
             ),
         ),
-        ProfileStepsSpec: (
-            SectionRule(
-                holds=lambda steps: steps.first <= steps.last < steps.first + MAX_PROFILED_STEPS,
-                cel=f"self.first <= self.last && self.last < self.first + {MAX_PROFILED_STEPS}",
-                field="last",
-                allowed=f"a step from first on, {MAX_PROFILED_STEPS} steps in all at most",
-                next_step="profile fewer steps; a few show as much",
-                got=lambda steps: f"{steps.last} with first {steps.first}",
-            ),
-        ),
-        InitialCheckpointSpec: (
-            SectionRule(
-                holds=lambda start: start.load != "weightsAndOptimizer" or start.format in ("bert-trainer", "nvidia"),
-                cel="self.load != 'weightsAndOptimizer' || self.format in ['bert-trainer', 'nvidia']",
-                field="load",
-                allowed="weights or none: only checkpoints of bert-trainer and nvidia hold the optimizer's moments",
-                next_step="write load: weights",
-                got=lambda start: f"{start.load} from {start.format}",
-            ),
-        ),
     }
 )
-
-
-def section_problems(job: BertPretrainJob) -> Iterator[Problem]:
-    """Yield violations of the rules inside single sections, wherever they appear."""
-    yield from _visit(job.spec, ())
-
-
-def _visit(section: Section, path: Path) -> Iterator[Problem]:
-    fields = vars(section)
-    for name, key in ruled_fields(type(section)):
-        value = fields[name]
-        if isinstance(value, Section):
-            yield from _visit(value, (*path, key))
-        elif isinstance(value, tuple):
-            for number, item in enumerate(value):
-                if isinstance(item, Section):
-                    yield from _visit(item, (*path, key, number))
-    # By exact type: no section inherits from another.
-    for rule in SECTION_RULES.get(type(section), ()):
-        if not rule.holds(section):
-            yield Problem(
-                path=render_path(("spec", *path)) + (f".{rule.field}" if rule.field else ""),
-                got=rule.got(section),
-                allowed=rule.allowed,
-                next_step=rule.next_step,
-            )
-
-
-@cache
-def ruled_fields(kind: type[Section]) -> tuple[tuple[str, str], ...]:
-    """Return the fields below which a section with a rule may stand, alone or in a list, each with what YAML calls it.
-
-    Most of a job's settings stand in sections that lead to none.
-    """
-    inner = ((name, sections_in(field.annotation)) for name, field in kind.model_fields.items())
-    keys = keys_of(kind)
-    return tuple(
-        (name, keys[name]) for name, kinds in inner if any(it in SECTION_RULES or ruled_fields(it) for it in kinds)
-    )

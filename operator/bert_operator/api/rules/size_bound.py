@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from bert_job.problems import Problem
 from bert_operator.api.schema.json_schema import Node, job_node
-from bert_operator.errors import Problem
 
 MAX_BYTES = 256 * 1024
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bert_operator.api.rules.cel import PREPARES, Cel
-from bert_operator.api.rules.rule import Rule, Violation, rule
+from bert_job.problems import render_value
+from bert_job.rules.cel import PREPARES, Cel
+from bert_job.rules.rule import Rule, Violation, rule
 from bert_operator.api.schema.bert_pretrain_job import JobSpec
 from bert_operator.api.schema.cluster import SecurityContextSpec, VolumeSource
-from bert_operator.errors import render_value
 
 
 @rule(

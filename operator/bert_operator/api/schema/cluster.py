@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from bert_job.section import FilePath, Name, PositiveFloat, Section
 from bert_operator.api.schema.scheduling import (
     Affinity,
     DnsLabel,
@@ -22,7 +23,6 @@ from bert_operator.api.schema.scheduling import (
     TopologyRequest,
     TopologySpread,
 )
-from bert_operator.api.schema.section import FilePath, Name, PositiveFloat, Section
 
 QUANTITY_PATTERN = r"^([1-9][0-9]*(\.[0-9]{1,3})?|0\.[0-9]{0,2}[1-9])(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 Quantity = Annotated[int, Field(ge=1, le=2**53)] | Annotated[str, Field(max_length=20, pattern=QUANTITY_PATTERN)]

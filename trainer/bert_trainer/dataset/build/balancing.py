@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.build.conversion import (
     ConversionTask,
     is_converted,

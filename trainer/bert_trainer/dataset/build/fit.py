@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.shards import read_blocks
 from bert_trainer.dataset.shards.checks import describe_pairs
 from bert_trainer.dataset.tokens.wordpiece import MAX_UNKNOWN, check_unknown, describe_unknown

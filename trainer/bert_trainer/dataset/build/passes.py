@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.build.estimates import MIN_SHARDS, SHARD_BYTES
 from bert_trainer.dataset.build.fit import warn_about_accents
 from bert_trainer.dataset.build.progress import BuildProgress

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.config.run_config import DatasetConfig
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_config import DatasetConfig
+from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.build.balancing import num_balanced, plan_resharding
 from bert_trainer.dataset.build.estimates import MIN_SHARDS, Estimate, check_estimate, estimate_build, free_disk
 from bert_trainer.dataset.build.fit import check_vocabulary, warn_about_pairs

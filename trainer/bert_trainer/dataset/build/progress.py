@@ -6,7 +6,7 @@ import os
 import time
 from typing import Protocol
 
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 
 _TICK_S = 10.0

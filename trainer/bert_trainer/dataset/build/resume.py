@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from bert_trainer.config.run_config import DatasetConfig
-from bert_trainer.config.stages import PrepareStage
+from bert_job.run_config import DatasetConfig
+from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.build.recipes import (
-    RECIPES,
     corpus_name,
     folder_name,
     loader_layout,
     needs_corpus_name,
+    published_settings,
     resharding,
 )
 from bert_trainer.dataset.corpus.corpora import AnyCorpus, digest_corpus
@@ -117,7 +117,7 @@ def _refuse_shared_folders(stage: PrepareStage, root: Path, shared: list[tuple[L
 
 def _remedy(stage: PrepareStage, old: BuildSettings, shared: list[tuple[Length, Length]], differing: list[str]) -> str:
     """Return what to do about settings that differ, all of which a recipe may set where an earlier release did not."""
-    known = RECIPES[stage.recipe].settings if stage.recipe else {}
+    known = published_settings(stage.recipe)
     given = [name for name, value in known.items() if getattr(stage, name) == value != getattr(old, name)]
     # Another text, or another recipe, is another dataset, whatever the rest.
     if len(given) + len(shared) < len(differing):
@@ -186,27 +186,18 @@ def _settings(stage: PrepareStage, given: Vocabulary | None) -> BuildSettings:
             hint=f"set lowerCase: {str(said).lower()} ({'without' if said else 'in bert-data build'} --cased); or, if "
             "these files are not the vocabulary's, take them away",
         )
-    return BuildSettings(
-        generator_version=GENERATOR_VERSION,
-        vocabulary_size=stage.vocabulary_size if given is None else None,
-        vocabulary=_TRAINED if given is None else given.sha256,
-        lower_case=stage.lower_case,
-        held_out_fraction=stage.held_out_fraction,
-        near_duplicate_similarity=stage.near_duplicate_similarity,
-        dupe_factor=stage.dupe_factor,
-        masked_lm_probability=stage.masked_lm_probability,
-        short_sequence_probability=stage.short_sequence_probability,
-        seed=stage.seed,
-        recipe=stage.recipe,
-        layout=loader_layout(stage),
-        num_balanced_shards=target.num_shards if (target := resharding(stage)) else None,
-        corpus_name=corpus_name([corpus.path for corpus in stage.all_corpora]) if needs_corpus_name(stage) else None,
-        masking=stage.masking,
-        whole_word_masking=stage.whole_word_masking,
-        weights=corpus_weights(stage),
-        num_shards=stage.num_shards,
-        tokenizer=None if given is None else _other_than_berts(given, stage.lower_case),
-    )
+    same = {name: getattr(stage, name) for name in BuildSettings.model_fields if name in PrepareStage.model_fields}
+    resolved = {
+        "generator_version": GENERATOR_VERSION,
+        "vocabulary_size": stage.vocabulary_size if given is None else None,
+        "vocabulary": _TRAINED if given is None else given.sha256,
+        "layout": loader_layout(stage),
+        "num_balanced_shards": target.num_shards if (target := resharding(stage)) else None,
+        "corpus_name": corpus_name([it.path for it in stage.all_corpora]) if needs_corpus_name(stage) else None,
+        "weights": corpus_weights(stage),
+        "tokenizer": None if given is None else _other_than_berts(given, stage.lower_case),
+    }
+    return BuildSettings(**{**same, **resolved})
 
 
 def _other_than_berts(vocabulary: Vocabulary, lower_case: bool) -> str | None:

@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bert_trainer.config.section import MAX_UNKNOWN_SHARE
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
+from bert_job.run_stages import Corpus
+from bert_job.section import MAX_UNKNOWN_SHARE
 from bert_trainer.dataset.build.resume import Length
 from bert_trainer.dataset.corpus.languages import check_language
 from bert_trainer.dataset.quality.inspection import find_shards
@@ -22,7 +23,7 @@ SHARDS_VARIABLE = "SHARD_NUM"
 """MLPerf's scripts take the sequence length and the number of shards from these environment variables; so do its recipe
 and ``bert-data chop``, where no option sets them."""
 
-_CORPUS_FIELDS = tuple(name for name in CorpusConfig.model_fields if name != "path")
+_CORPUS_FIELDS = tuple(name for name in CorpusSpec.model_fields if name != "path")
 _BYTES_PER_PROCESS = 16_000_000
 """Of shards: with less for each of them, processes take longer to start than to work."""
 
@@ -39,8 +40,8 @@ def add_corpora(command: argparse.ArgumentParser) -> None:
     )
 
 
-def parse_corpus(text: str) -> CorpusConfig:
-    """Read a path and, after commas, fields of ``CorpusConfig``. A path may hold commas, but no ``,field=``.
+def parse_corpus(text: str) -> Corpus:
+    """Read a path and, after commas, fields of ``CorpusSpec``. A path may hold commas, but no ``,field=``.
 
     Raises:
         argparse.ArgumentTypeError: an unknown field or a wrong value.
@@ -61,7 +62,7 @@ def parse_corpus(text: str) -> CorpusConfig:
     try:
         if "language" in fields:
             check_language(fields["language"])
-        return CorpusConfig(path=path, **fields)
+        return Corpus.model_validate_strings({"path": path, **fields}, strict=False, by_name=True)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     except ValidationError as error:

@@ -14,12 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bert_job.recipes import PUBLISHED_LENGTHS, predictions_of_recipe
+from bert_job.run_config import DatasetConfig, RunConfig
+from bert_job.run_stages import EvaluateStage, FinetuneStage, PrepareStage, PretrainStage
 from bert_trainer.config.checks import load_run_config
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.run_config import DatasetConfig, RunConfig
-from bert_trainer.config.stages import EvaluateStage, PrepareStage, PretrainStage
 from bert_trainer.dataset.build.pipeline import OpenPool, build_dataset
-from bert_trainer.dataset.build.recipes import published_lengths
 from bert_trainer.dataset.build.resume import Length
 from bert_trainer.dataset.commands.build_options import add_options, parse_lengths, parse_stage
 from bert_trainer.dataset.commands.stop_signals import StopSignals
@@ -45,7 +44,11 @@ def add_command(commands: Any) -> None:
     """Add the verb and its arguments."""
     command = commands.add_parser("build", help="make a vocabulary and shards from text")
     command.set_defaults(command=build)
-    command.description = "Make a vocabulary and shards from text; what an earlier build finished is kept."
+    command.description = (
+        "Make a vocabulary and shards from text; what an earlier build finished is kept. With --recipe mlperf the "
+        "variables SEQ_LEN and SHARD_NUM of the published scripts stand for --length and --balanced-shards where these "
+        "are not given."
+    )
     add_options(command)
 
 
@@ -183,5 +186,5 @@ def wanted_lengths(config: RunConfig) -> list[Length]:
         for reader in (*(stage for stage in readers if stage.shards is None), *added)
     ]
     if not lengths and not any(isinstance(stage, FinetuneStage) for stage in config.stages):
-        lengths = [length for stage in prepares for length in published_lengths(stage)]
+        lengths = [(it, predictions_of_recipe(stage.recipe, it)) for stage in prepares for it in PUBLISHED_LENGTHS]
     return list(dict.fromkeys(lengths))

@@ -3,95 +3,59 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
-from bert_trainer.config.stages import PrepareStage
-from bert_trainer.dataset.build.recipes import RECIPES
+from bert_job.preparation import PrepareSpec
+from bert_job.recipes import PUBLISHED_LENGTHS, predictions_of_recipe
+from bert_job.rules.section_rules import TRAINING_SECTION_RULES, SectionRules
+from bert_job.run_stages import PrepareStage
+from bert_job.section import SPECIAL_TOKENS, single_errors
+from bert_trainer.config.options import Options
+from bert_trainer.dataset.build.recipes import published_settings
 from bert_trainer.dataset.build.resume import Length
 from bert_trainer.dataset.commands.arguments import (
     LENGTH_VARIABLE,
     SHARDS_VARIABLE,
     add_corpora,
-    add_max_unknown_share,
     parse_length,
     read_number,
 )
-from bert_trainer.dataset.shards import LAYOUTS
 from bert_trainer.errors import InputError
 
-_SETTINGS = {
-    "text": "--text",
-    "vocabulary_size": "--vocabulary-size",
-    "held_out_fraction": "--held-out-fraction",
-    "near_duplicate_similarity": "--near-duplicate-similarity",
-    "dupe_factor": "--dupe-factor",
-    "masked_lm_probability": "--masked-lm-probability",
-    "short_sequence_probability": "--short-sequence-probability",
-    "seed": "--seed",
-    "num_shards": "--shards",
-    "num_processes": "--processes",
-}
-"""Fields of ``PrepareStage`` and the option that sets each by hand."""
-
-_DEFAULTS_SHOWN = {"num_shards": "the recipe's, else 8, more for large text", "num_processes": "one per core"}
-"""Of fields whose default depends on the text or the machine."""
+_STAGE = Options(
+    PrepareSpec,
+    title="build",
+    names={
+        "lower_case": "cased",
+        "num_balanced_shards": "balanced-shards",
+        "num_processes": "processes",
+        "num_shards": "shards",
+    },
+    # Lengths come with their predictions, and processes under mpirun are what a job's workers are.
+    without=("sequence_lengths", "max_predictions_per_sequence", "workers"),
+)
+_RULES = SectionRules(TRAINING_SECTION_RULES)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add all options to the command's parser."""
     command.add_argument("--config", type=Path, help="run configuration of a job; nothing else is needed with it")
-    command.add_argument("--text", help="folder or file of text, or builtin:python-docs")
-    add_corpora(command)
     command.add_argument("--output", type=Path, help="folder of the dataset")
+    command.add_argument("--vocabulary", help="ready vocabulary, one token per line; default: one is learnt")
+    add_corpora(command)
     command.add_argument(
         "--length",
         type=parse_length,
         action="append",
         metavar="T:P",
-        help="tokens and predictions, as 128:20; repeatable",
+        help="tokens and predictions, as 128:20; repeatable; default: those of the recipe",
     )
     command.add_argument("--sequence-length", type=int, action="append", metavar="T", help="as in --length")
     command.add_argument("--max-predictions", type=int, action="append", metavar="P", help="as in --length")
-    command.add_argument("--vocabulary", help="ready vocabulary, one token per line; default: one is learnt")
-    command.add_argument("--cased", action="store_true", help="keep upper case and accents")
-    add_max_unknown_share(command)
-    _add_recipe_options(command)
-    defaults = PrepareStage(text="")
-    for field, option in _SETTINGS.items():
-        if field != "text":
-            default = getattr(defaults, field)
-            kind = type(default) if default is not None else int
-            shown = _DEFAULTS_SHOWN[field] if default is None else default
-            # No default of its own: only what was given wins over the recipe (parse_stage).
-            command.add_argument(option, dest=field, type=kind, help=f"default: {shown}")
-
-
-def _add_recipe_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--recipe",
-        choices=sorted(RECIPES),
-        help="a published build: its lengths, settings, layout and names of folders and files; options beside it win",
-    )
-    command.add_argument(
-        "--layout", choices=LAYOUTS, help="of the files that a loader reads; default: the recipe's, else compact"
-    )
-    command.add_argument(
-        "--balanced-shards",
-        type=int,
-        metavar="N",
-        help=f"with --recipe mlperf: cut the parts into N shards of equal size; default: {SHARDS_VARIABLE}, else 2048",
-    )
-    command.add_argument(
-        "--masking",
-        choices=("static", "dynamic"),
-        default="static",
-        help="static: masks in the files; dynamic: training files hold none, the trainer draws them (%(default)s)",
-    )
-    command.add_argument("--whole-word-masking", action="store_true", help="mask all pieces of a word or none")
+    _STAGE.add_to(command)
 
 
 def parse_stage(arguments: argparse.Namespace, environment: Mapping[str, str]) -> PrepareStage:
@@ -100,52 +64,29 @@ def parse_stage(arguments: argparse.Namespace, environment: Mapping[str, str]) -
     Raises:
         InputError: options are missing, wrong, or do not go together; names all that are wrong.
     """
-    given = {field: getattr(arguments, field) for field in _SETTINGS if getattr(arguments, field) is not None}
+    given = _STAGE.given(arguments)
     corpora = tuple(arguments.corpora or ())
     # Equal: both are given, or neither.
     if ("text" in given) == bool(corpora) or arguments.output is None:
         raise InputError("build: needs either --config, or --output and one of --text and --corpus")
+    recipe = given.get("recipe")
+    if recipe == "mlperf" and "num_balanced_shards" not in given:
+        given["num_balanced_shards"] = read_number(environment, SHARDS_VARIABLE)
     try:
-        settings = {**_recipe_settings(arguments, environment), **given, "corpora": corpora}
-        return PrepareStage(**settings, lower_case=not arguments.cased, max_unknown_share=arguments.max_unknown_share)
+        stage = PrepareStage(**{**published_settings(recipe), **given, "corpora": corpora})
     except ValidationError as error:
-        problems = [(_option_of(str(item["loc"][0])), item) for item in error.errors()]
-        lines = [f"  {option}: got {item['input']!r}; {item['msg']}" for option, item in problems]
-        raise InputError("build: wrong options\n" + "\n".join(lines)) from error
-
-
-def _option_of(field: str) -> str:
-    return _SETTINGS.get(field) or "--" + field.removeprefix("num_").replace("_", "-")
-
-
-def _recipe_settings(arguments: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of ``PrepareStage`` that the recipe and the options beside it set.
-
-    Raises:
-        InputError: a variable of the recipe is no number, or options that do not go together.
-    """
-    settings = RECIPES[arguments.recipe].settings if arguments.recipe else {}
-    balanced = arguments.balanced_shards
-    if arguments.recipe == "mlperf":
-        balanced = balanced or read_number(environment, SHARDS_VARIABLE)
-    elif balanced is not None:
-        raise InputError(
-            f"build: got --balanced-shards {balanced}; allowed: only with --recipe mlperf",
-            hint="give --shards, or cut the shards with 'bert-data chop' afterwards",
+        raise _refused(_STAGE.explain(item) for item in single_errors(error)) from error
+    written = stage.model_copy(update={"corpora": corpora or None})
+    if problems := list(_RULES.problems(written, ("prepare",))):
+        raise _refused(
+            _STAGE.explain_rule(problem, problem.path.removeprefix("prepare.")).replace("corpora", "--corpus", 1)
+            for problem in problems
         )
-    if arguments.masking == "dynamic" and arguments.layout not in (None, "compact"):
-        raise InputError(
-            f"build: got --layout {arguments.layout}; allowed with --masking dynamic: compact",
-            hint="the other layouts have no room for samples without masks",
-        )
-    return {
-        **settings,
-        "recipe": arguments.recipe,
-        "layout": arguments.layout,
-        "num_balanced_shards": balanced,
-        "masking": arguments.masking,
-        "whole_word_masking": arguments.whole_word_masking,
-    }
+    return stage
+
+
+def _refused(problems: Iterator[str]) -> InputError:
+    return InputError("build: wrong options\n" + "\n".join(f"  {line}" for line in problems))
 
 
 def parse_lengths(arguments: argparse.Namespace, environment: Mapping[str, str]) -> list[Length]:
@@ -168,9 +109,10 @@ def parse_lengths(arguments: argparse.Namespace, environment: Mapping[str, str])
 
 def _recipe_lengths(arguments: argparse.Namespace, environment: Mapping[str, str]) -> list[Length]:
     """Return the lengths of the recipe; none without one."""
-    if arguments.recipe is None:
+    recipe = _STAGE.given(arguments).get("recipe")
+    if recipe is None:
         return []
-    lengths = RECIPES[arguments.recipe].lengths
-    length = read_number(environment, LENGTH_VARIABLE) if arguments.recipe == "mlperf" else None
-    # [CLS] and two [SEP] are never predicted.
-    return list(lengths) if length is None else [(length, min(lengths[0][1], length - 3))]
+    own = read_number(environment, LENGTH_VARIABLE) if recipe == "mlperf" else None
+    if own is not None and own <= SPECIAL_TOKENS:
+        raise InputError(f"{LENGTH_VARIABLE}: got {own} in the environment; allowed: more than {SPECIAL_TOKENS} tokens")
+    return [(length, predictions_of_recipe(recipe, length)) for length in ((own,) if own else PUBLISHED_LENGTHS)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.commands.arguments import parse_corpus
 from bert_trainer.dataset.commands.terminal import ProgressBar, print_line
 from bert_trainer.dataset.corpus.corpora import Corpora, open_corpora
@@ -67,7 +67,7 @@ def read(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _describe(settings: CorpusConfig) -> str:
+def _describe(settings: CorpusSpec) -> str:
     chosen = settings.model_dump(exclude_defaults=True, exclude={"path"})
     return f"{settings.path}: " + (", ".join(f"{name} {value}" for name, value in chosen.items()) or "defaults")
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bert_trainer.config.stages import CorpusConfig
+from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.corpus.document import Document, digest_sentences
 from bert_trainer.dataset.corpus.formats.json_lines import read_json_lines
 from bert_trainer.dataset.corpus.formats.mlperf_text import check_parts, find_checksums
@@ -74,7 +74,7 @@ class Corpus:
     """Of each file."""
     kind: Format | None = None
     """Of the whole; empty: that of the files."""
-    settings: CorpusConfig = field(default_factory=lambda: CorpusConfig(path=PYTHON_DOCS))
+    settings: CorpusSpec = field(default_factory=lambda: CorpusSpec(path=PYTHON_DOCS))
     num_processes: int = 1
     """Extract text from dumps; the other formats are read in this process."""
     check: Callable[[], None] = lambda: None
@@ -243,7 +243,7 @@ AnyCorpus = Corpus | Corpora
 
 
 def open_corpora(
-    settings: Sequence[CorpusConfig],
+    settings: Sequence[CorpusSpec],
     *,
     num_processes: int = 1,
     check: Callable[[], None] = lambda: None,
@@ -266,10 +266,10 @@ def open_corpus(text: str) -> Corpus:
     Raises:
         InputError: nothing is there that can be read.
     """
-    return _open(CorpusConfig(path=text), num_processes=1, check=lambda: None, compared=_ignore_progress)
+    return _open(CorpusSpec(path=text), num_processes=1, check=lambda: None, compared=_ignore_progress)
 
 
-def _open(settings: CorpusConfig, *, num_processes: int, check: Callable[[], None], compared: Compared) -> Corpus:
+def _open(settings: CorpusSpec, *, num_processes: int, check: Callable[[], None], compared: Compared) -> Corpus:
     if settings.path.startswith("builtin:"):
         if settings.path != PYTHON_DOCS:
             raise InputError(f"text: got {settings.path!r}; allowed: a folder, a file or {PYTHON_DOCS!r}")
@@ -305,7 +305,7 @@ def digest_corpus(corpus: AnyCorpus) -> str:
 
 
 def _fingerprints(
-    files: Sequence[Path], formats: Sequence[FileFormat], base: Path, settings: CorpusConfig
+    files: Sequence[Path], formats: Sequence[FileFormat], base: Path, settings: CorpusSpec
 ) -> tuple[str, ...]:
     """Return a digest of the files' names, sizes and times, and of all that decides which sentences are read from them.
 
@@ -313,7 +313,7 @@ def _fingerprints(
     value makes a resumed build read and compare the whole corpus.
     """
     # Not the path, since text may be moved, nor the weight, which decides how often documents are drawn. Another field
-    # in CorpusConfig changes every fingerprint: a build that resumes then reads and compares the whole text.
+    # in CorpusSpec changes every fingerprint: a build that resumes then reads and compares the whole text.
     rules = settings.model_dump_json(exclude={"path", "weight"})
     # The first version was 1 and is part of the fingerprints of all formats; new rules for dumps leave those of other
     # text as they are.

@@ -15,7 +15,7 @@ from typing import get_args
 
 import numpy as np
 
-from bert_trainer.config.section import MAX_UNKNOWN_SHARE
+from bert_job.section import MAX_UNKNOWN_SHARE
 from bert_trainer.dataset.shards import ShardHeader, Split, list_shards, read_blocks, read_header, split_of
 from bert_trainer.dataset.shards.checks import (
     Origin,

@@ -5,7 +5,7 @@ in it. Files are opened for one call and closed again: HDF5 is neither thread-sa
 whether rows are valid.
 """
 
-from bert_trainer.config.dataset_names import LayoutName
+from bert_job.dataset_names import LayoutName
 from bert_trainer.dataset.shards.file_names import check_numbers, select_split, split_of
 from bert_trainer.dataset.shards.files import LAYOUTS, read_header, read_ragged, read_shard, write_shard
 from bert_trainer.dataset.shards.folder import (

@@ -10,7 +10,7 @@ from typing import get_args
 import h5py
 import numpy as np
 
-from bert_trainer.config.dataset_names import LayoutName
+from bert_job.dataset_names import LayoutName
 from bert_trainer.dataset.shards.ragged import UnorderedSegmentsError
 from bert_trainer.errors import InputError
 

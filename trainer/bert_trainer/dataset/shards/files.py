@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import h5py
 
-from bert_trainer.config.dataset_names import LayoutName
+from bert_job.dataset_names import LayoutName
 from bert_trainer.dataset.shards import compact, fixed, tfrecord, variable
 from bert_trainer.dataset.shards.attributes import errors_naming, name_attributes, unknown_layout, write_attributes
 from bert_trainer.dataset.shards.header import ShardHeader, opened

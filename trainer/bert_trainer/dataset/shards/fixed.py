@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.config.dataset_names import LayoutName
+from bert_job.dataset_names import LayoutName
 from bert_trainer.dataset.shards.checks import check_padding, check_range
 from bert_trainer.dataset.shards.contiguous import Column, ReserveSpace
 from bert_trainer.dataset.shards.header import (

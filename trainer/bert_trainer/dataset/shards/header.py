@@ -13,7 +13,7 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from bert_trainer.config.dataset_names import LayoutName
+from bert_job.dataset_names import LayoutName
 from bert_trainer.errors import InputError
 from bert_trainer.system.files import shown
 

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.config.dataset_names import LayoutName
+from bert_job.dataset_names import LayoutName
 from bert_trainer.dataset.shards import compact, contiguous, fixed, tfrecord, variable
 from bert_trainer.dataset.shards.attributes import errors_naming, name_attributes, unknown_layout, write_attributes
 from bert_trainer.dataset.shards.packing import window_rows

@@ -37,7 +37,7 @@ class EagerBackend(LayeredBackend):
     def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return embeddings, normalised and dropped, (N, D)."""
         x_ND = sum_embeddings(model.embeddings, batch)
-        return _drop(x_ND, dropout, model.config.hidden_dropout_prob, EMBEDDINGS_SITE)
+        return _drop(x_ND, dropout, model.config.hidden_dropout, EMBEDDINGS_SITE)
 
     def encode_layer(
         self, layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, output_index_K: Tensor | None

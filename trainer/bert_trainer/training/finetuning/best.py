@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bert_job.run_stages import FinetuneStage
 from bert_trainer.checkpoints.weights_folder import read_weights_folder, restore_folder, write_weights_folder
-from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.task_model import TaskModel

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.stages import PrepareStage, Stage
+from bert_job.run_stages import FinetuneStage, PrepareStage, Stage
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.tokens.wordpiece import MAX_UNKNOWN, Vocabulary, check_unknown, describe_unknown
 from bert_trainer.errors import InputError
@@ -178,7 +177,7 @@ def _report_data(
         labels = {example.label for example in split.examples if isinstance(example, TextExample)}
         if len(labels) == 1:
             notes.append(f"all examples of {split.name} have one label: no metric of it tells a model from a constant")
-    warmup = stage.schedule.warmup.steps or 0
+    warmup = stage.warmup.steps or 0
     if warmup >= plan.steps_per_run:
         # Not refused: Azure ML's recipe warms up for 500 steps, and its largest batches make runs of 100.
         notes.append(f"the warm-up of {warmup} steps is no shorter than a run, of {plan.steps_per_run} steps")

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_trainer.config.finetuning import MISMATCHED, FinetuneStage
+from bert_job.run_stages import FinetuneStage
+from bert_job.tasks import MISMATCHED
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.output.metrics import read_metrics
@@ -95,7 +96,7 @@ class Evaluations:
 
     def runs_of(self, number: int) -> list[Run]:
         """Return the runs that go on at the same time: one, or without synchronised gradients one on every rank."""
-        seed, seeds = self.stage.seeds[number], len(self.stage.seeds)
+        seed, seeds = self.stage.run_seeds[number], len(self.stage.run_seeds)
         ranks = self.learner.all_ranks.size if self.learner.is_split_by_rank else 1
         return [Run(number, rank, seed + rank * seeds) for rank in range(ranks)]
 

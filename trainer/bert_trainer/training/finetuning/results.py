@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bert_trainer.config.finetuning import MISMATCHED, EarlyStopping, FinetuneStage
+from bert_job.finetuning import EarlyStoppingSpec
+from bert_job.run_stages import FinetuneStage
+from bert_job.tasks import MISMATCHED
 from bert_trainer.output.metrics import Record, find_evaluations
 from bert_trainer.tasks.catalog import Task
 from bert_trainer.training.finetuning.run_plan import RunPlan
@@ -55,7 +57,7 @@ class Findings:
         value = scores.get(self.metric, -math.inf)
         return value if math.isfinite(value) else -math.inf
 
-    def is_over(self, run: Run, rule: EarlyStopping | None, up_to: int) -> bool:
+    def is_over(self, run: Run, rule: EarlyStoppingSpec | None, up_to: int) -> bool:
         """Return whether a run's evaluations, up to a step of the stage, have stopped improving."""
         if rule is None:
             return False

@@ -15,17 +15,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from bert_job.health import HealthSpec
+from bert_job.run_stages import FinetuneStage, PretrainStage, Stage
+from bert_job.weights import InitialCheckpointSpec
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Position
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.health import HealthConfig
-from bert_trainer.config.optimization import Schedule
-from bert_trainer.config.run_config import InitialCheckpoint
-from bert_trainer.config.stages import PretrainStage, Stage
 from bert_trainer.errors import TrainerError, TrainingUnhealthy
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import StepResult
-from bert_trainer.optim.schedule import learning_rate
+from bert_trainer.optim.schedule import Schedule, learning_rate
 from bert_trainer.parallel.reduction import ReductionTimes
 from bert_trainer.system.heartbeat import watched
 from bert_trainer.training.checkpoint_schedule import CheckpointSchedule
@@ -70,7 +68,7 @@ class _StageState:
     profiler: Profiler
     saves: CheckpointSchedule
     report_every_steps: int
-    health: HealthConfig
+    health: HealthSpec
     stop: StopSignal
     hosts: Sequence[str]
     """Of all ranks."""
@@ -133,7 +131,7 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
     writer.event("stage_started", stage=stage.name, kind=stage.kind, steps=plan.total_steps)
     if stage.learning_rate_scaling != "none":
         message = (
-            f"Learning rate {schedule.learning_rate:g}: {stage.schedule.learning_rate:g} times the square root of "
+            f"Learning rate {schedule.learning_rate:g}: {stage.learning_rate:g} times the square root of "
             f"{ranks} rank(s)" + ("" if ranks == world.size else ", as many as began the stage")
         )
         writer.event("learning_rate", stage=stage.name, message=message)
@@ -149,7 +147,11 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
 
 
 def _keep_start(
-    stages: Sequence[Stage], index: int, initial: InitialCheckpoint | None, pretrained: Learner[Bert], writer: RunWriter
+    stages: Sequence[Stage],
+    index: int,
+    initial: InitialCheckpointSpec | None,
+    pretrained: Learner[Bert],
+    writer: RunWriter,
 ) -> None:
     """Keep the pretrained weights once, before the first finetune stage; rank 0 writes."""
     if needs_start_weights(stages):

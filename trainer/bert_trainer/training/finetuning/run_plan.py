@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from bert_trainer.config.finetuning import FinetuneStage
+from bert_job.run_stages import FinetuneStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class RunPlan:
         """Return the plan of a stage. num_rows: at least 1."""
         # The decimals as they were written: 3 * 0.1 epochs in floating point are a hair above 0.3.
         every = Fraction(repr(stage.evaluate_every_epochs))
-        return cls(num_rows, stage.global_batch_size, Fraction(repr(stage.epochs)), len(stage.seeds), every)
+        return cls(num_rows, stage.global_batch_size, Fraction(repr(stage.epochs)), len(stage.run_seeds), every)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -5,7 +5,7 @@ The frozen configuration names the task's files, not what is in them; and the nu
 
 from __future__ import annotations
 
-from bert_trainer.config.finetuning import FinetuneStage
+from bert_job.run_stages import FinetuneStage
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.errors import InputError
 from bert_trainer.parallel.world import World

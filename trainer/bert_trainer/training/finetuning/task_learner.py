@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bert_job.optimization import ReductionSpec
+from bert_job.run_stages import FinetuneStage
 from bert_trainer.checkpoints.checkpoint import Checkpoint
-from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.optimization import Schedule
-from bert_trainer.config.run_config import ReductionConfig
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.task_model import Head, TaskModel
 from bert_trainer.optim.optimizer import LossScaler
@@ -49,7 +48,7 @@ class TaskLearner(Learner[TaskModel]):
         pretrained: Bert,
         *,
         compute: Compute,
-        reduction: ReductionConfig,
+        reduction: ReductionSpec,
         all_ranks: World,
     ) -> TaskLearner:
         """Allocate everything; ``start`` or ``load`` give it values."""
@@ -185,11 +184,11 @@ def new_model(pretrained: Bert, stage: FinetuneStage, task: Task) -> TaskModel:
     return model
 
 
-def scaled_schedule(stage: FinetuneStage, ranks: int) -> Schedule:
-    """Return the stage's schedule with its learning rate for a number of ranks."""
+def scaled_schedule(stage: FinetuneStage, ranks: int) -> FinetuneStage:
+    """Return the stage with its learning rate for a number of ranks."""
     if stage.learning_rate_scaling == "none":
-        return stage.schedule
-    return stage.schedule.model_copy(update={"learning_rate": stage.schedule.learning_rate * math.sqrt(ranks)})
+        return stage
+    return stage.model_copy(update={"learning_rate": stage.learning_rate * math.sqrt(ranks)})
 
 
 def _of_rank(rank: int, name: str) -> str:

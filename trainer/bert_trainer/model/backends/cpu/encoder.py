@@ -44,7 +44,7 @@ class CpuBackend(LayeredBackend):
         """Return embeddings, normalised and dropped, (N, D)."""
         # In the parameters' type: a sum of three rounded embeddings would lose a bit or two in bf16.
         x_ND = sum_embeddings(model.embeddings, batch).to(self.dtype)
-        drop = _drop_hidden(dropout, model.config.hidden_dropout_prob, EMBEDDINGS_SITE)
+        drop = _drop_hidden(dropout, model.config.hidden_dropout, EMBEDDINGS_SITE)
         return x_ND if drop is None else functions.dropout(self.library, x_ND, drop)
 
     def encode_layer(

@@ -97,8 +97,8 @@ class GpuBackend(LayeredBackend):
                 segments,
                 _norm_of(embeddings.norm),
                 _keys_at(dropout, EMBEDDINGS_SITE, config.hidden_size),
-                config.hidden_dropout_prob,
-                config.layer_norm_eps,
+                config.hidden_dropout,
+                config.layer_norm_epsilon,
                 self.dtype,
             )
 

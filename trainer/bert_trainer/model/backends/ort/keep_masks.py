@@ -37,8 +37,8 @@ def keep_masks(
 def _masks_of(model: EncoderParameters, every: DropoutKeys, asked: DropoutKeys, length: int) -> Iterator[Tensor]:
     config = model.config
     size, shape = config.hidden_size, (-1, length, config.hidden_size)
-    if config.hidden_dropout_prob > 0:
-        yield every.kept_features(size, config.hidden_dropout_prob, EMBEDDINGS_SITE).view(shape)
+    if config.hidden_dropout > 0:
+        yield every.kept_features(size, config.hidden_dropout, EMBEDDINGS_SITE).view(shape)
     layers: list[Layer] = list(model.layers)  # type: ignore[arg-type]
     for layer in layers:
         if layer.attention_dropout > 0:

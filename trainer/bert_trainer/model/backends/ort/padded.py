@@ -92,7 +92,7 @@ class PaddedEncoder(nn.Module):
         x_BTD = embeddings.tokens(tokens_BT) + embeddings.positions(positions_T)
         if embeddings.segments is not None:
             x_BTD = x_BTD + embeddings.segments(segments_BT)
-        x = masks.drop(_norm(embeddings.norm, x_BTD), config.hidden_dropout_prob)
+        x = masks.drop(_norm(embeddings.norm, x_BTD), config.hidden_dropout)
         last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
             x = _encode_layer(layer, x, bias_B11T, index_K if number == last else None, masks)  # type: ignore[arg-type]

@@ -1,0 +1,26 @@
+"""A run that an earlier release has begun goes on: its document means what this release would render for the same job.
+
+Inputs: the examples' run configurations as contract version 1 had them. Observed: what the trainer reads.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_trainer.config.checks import parse_run_config
+
+TESTS = Path(__file__).parents[1]
+DOCUMENTS = json.loads((TESTS / "fixtures" / "run_configs_1.json").read_text())
+
+
+def test_every_kept_document_is_of_the_earlier_version() -> None:
+    assert {document["contract_version"] for document in DOCUMENTS.values()} == {1}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_of_version_1_means_the_same(name: str) -> None:
+    today = json.loads((TESTS / "golden" / "run-config" / f"{name}.json").read_text())
+    assert parse_run_config(DOCUMENTS[name]) == parse_run_config(today)

@@ -1,0 +1,58 @@
+"""Run configurations of earlier contract versions, as those of today: runs that have begun go on under a later release.
+
+A run's output folder keeps the document that it began with, and so does a job's ConfigMap.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Document = dict[str, Any]
+EARLIER_VERSIONS = (1,)
+"""Contract versions that ``upgrade`` knows."""
+
+_MODEL_NAMES = {
+    "attention_probs_dropout_prob": "attention_dropout",
+    "hidden_act": "hidden_activation",
+    "hidden_dropout_prob": "hidden_dropout",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "type_vocab_size": "segment_types",
+    "vocab_pad_multiple": "vocabulary_pad_multiple",
+    "vocab_size": "vocabulary_size",
+}
+
+
+def upgrade(document: Document) -> Document:
+    """Return a document of any version that this release knows in its own form; one of another version unchanged."""
+    return _from_1(document) if document.get("contract_version") == 1 else document
+
+
+def _from_1(document: Document) -> Document:
+    """Fields got the names that they have in a job, and a stage's schedule no longer is a section."""
+    found = {**document, "contract_version": 2}
+    if isinstance(model := document.get("model"), dict):
+        found["model"] = {_MODEL_NAMES.get(name, name): value for name, value in model.items()}
+    if isinstance(document.get("optimizer"), dict):
+        found["optimizer"] = _optimizer(document["optimizer"])
+    start = document.get("initial_checkpoint")
+    if isinstance(start, dict) and start.get("load") == "weights_and_optimizer":
+        found["initial_checkpoint"] = {**start, "load": "weightsAndOptimizer"}
+    if isinstance(stages := document.get("stages"), list):
+        found["stages"] = [_stage(stage) if isinstance(stage, dict) else stage for stage in stages]
+    return found
+
+
+def _stage(stage: Document) -> Document:
+    found = {name: value for name, value in stage.items() if name not in ("schedule", "seeds")}
+    if isinstance(schedule := stage.get("schedule"), dict):
+        found |= schedule
+    if isinstance(seeds := stage.get("seeds"), list):
+        found |= {"seeds": len(seeds), "run_seeds": seeds}
+    if isinstance(stage.get("optimizer"), dict):
+        found["optimizer"] = _optimizer(stage["optimizer"])
+    return found
+
+
+def _optimizer(optimizer: Document) -> Document:
+    """No norm, where nothing was clipped, is 0."""
+    return {**optimizer, "max_gradient_norm": optimizer.get("max_gradient_norm") or 0.0}
