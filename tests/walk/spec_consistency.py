@@ -14,6 +14,11 @@ Json = dict[str, Any]
 
 GROUP = "bert-operator.dev"
 _OURS = f"{GROUP}/operator"
+_FOR_PEOPLE = (
+    *("FrozenConfigurationMissing", "FrozenConfigurationUntrusted", "FrozenConfigurationUnreadable"),
+    *("FieldDropped", "Forbidden", "NameTaken", "PodCreationFailed", "Rejected"),
+)
+"""What blocks a job until somebody changes it, or what bears its child's name."""
 TERMINAL = ("Succeeded", "Failed")
 FINAL_PHASES = TERMINAL
 """Of pods, which call them alike."""
@@ -114,10 +119,25 @@ def remember(found: Snapshot, memory: Memory) -> None:
     memory.seen |= {job["metadata"]["uid"]: status_of(job) for job in found.jobs}
 
 
+def not_ended(job: Json) -> str:
+    """Return why a job without any hindrance has not ended; empty where that may be."""
+    status = status_of(job)
+    phase, reason = status.get("phase"), status.get("reason")
+    is_waiting = reason == "BackingOff" or phase == "Invalid" or blocked_by(status) in _FOR_PEOPLE
+    # One of another controller has no status here, and is run elsewhere.
+    if phase in TERMINAL or is_waiting or "deletionTimestamp" in job["metadata"] or not _is_ours(job):
+        return ""
+    return f"{job['metadata']['name']}: does not end: {phase} ({reason}) {status.get('message')}"
+
+
+def _is_ours(job: Json) -> bool:
+    return bool(job["spec"].get("managedBy", _OURS) == _OURS)
+
+
 def _of_job(job: Json, found: Snapshot, memory: Memory) -> Iterator[str]:
     name, status = job["metadata"]["name"], status_of(job)
     phase = status.get("phase")
-    if job["spec"].get("managedBy", _OURS) != _OURS:
+    if not _is_ours(job):
         if status:
             yield f"{name}: it is for {job['spec']['managedBy']}, and has a status: {status}"
         return

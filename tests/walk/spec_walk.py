@@ -22,7 +22,7 @@ from control_plane import namespace_of
 from job_documents import all_fields, fields_of
 from kubelet import FINAL_PHASES, GROUP, FakeKubelet
 from operator_process import ACCOUNT, JOBS, OperatorProcess
-from spec_consistency import TERMINAL, Memory, Snapshot, blocked_by, find_problems, remember, status_of
+from spec_consistency import Memory, Snapshot, find_problems, not_ended, remember
 from spec_surroundings import PLAIN, QUOTA
 from spec_transitions import TRANSITIONS
 from spec_world import HOLD, RESOURCES, Transition
@@ -38,11 +38,6 @@ SOONER = 4
 PATIENCE_S = 30.0
 """Longest time to catch up: the operator waits 10 s for an exit code, and starts in some seconds beside other work."""
 CALM_S = 0.3
-_FOR_PEOPLE = (
-    *("FrozenConfigurationMissing", "FrozenConfigurationUntrusted", "FrozenConfigurationUnreadable"),
-    *("FieldDropped", "Forbidden", "NameTaken", "PodCreationFailed", "Rejected"),
-)
-"""What blocks a job until somebody changes it, or what bears its child's name."""
 MAX_SERIES = 100
 """Lines of /metrics: none is about a job. 64 were seen."""
 MAX_BYTES = 120e6
@@ -387,7 +382,7 @@ class SpecWalk:
 
             def has_ended() -> bool:
                 self._release_children()
-                stuck[:] = [text for job in self.look().jobs if (text := _not_ended(job))]
+                stuck[:] = [text for job in self.look().jobs if (text := not_ended(job))]
                 return not stuck
 
             try:
@@ -467,16 +462,6 @@ def _waited(holds: Callable[[], bool], otherwise: list[str], patience_s: float =
     except TimeoutError:
         return [*otherwise] or ["pods, or their namespace, do not go"]
     return []
-
-
-def _not_ended(job: Json) -> str:
-    """Return why a job without any hindrance has not ended; empty where that may be."""
-    status = status_of(job)
-    phase, reason = status.get("phase"), status.get("reason")
-    is_waiting = reason == "BackingOff" or phase == "Invalid" or blocked_by(status) in _FOR_PEOPLE
-    if phase in TERMINAL or is_waiting or "deletionTimestamp" in job["metadata"]:
-        return ""
-    return f"{job['metadata']['name']}: does not end: {phase} ({reason}) {status.get('message')}"
 
 
 def prepare_namespace(api: Api, name: str) -> None:

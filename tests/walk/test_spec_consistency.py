@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spec_consistency import GROUP, Memory, Snapshot, find_problems, remember
+from spec_consistency import GROUP, Memory, Snapshot, find_problems, not_ended, remember
 
 Json = dict[str, Any]
 
@@ -138,5 +138,7 @@ def test_a_job_of_another_controller_has_no_status_of_ours() -> None:
     assert problems({**elsewhere, "status": None}) == []
     (found,) = problems(elsewhere)
     assert "it is for kueue.x-k8s.io/multikueue, and has a status" in found
+    assert not_ended({**elsewhere, "status": None}) == ""
     ours = {**job(), "spec": {"managedBy": "bert-operator.dev/operator"}}
+    assert "does not end: None" in not_ended({**ours, "status": None})
     assert problems(ours, child(), pods=(pod(),)) == []
