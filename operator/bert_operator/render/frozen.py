@@ -211,7 +211,7 @@ def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[st
         return False
     moved = own.job.spec.model_copy(update={"image": found.image, "run_policy": found.run_policy})
     expected, data = dict(render_config_map(own)["data"]), dict(config_map["data"])
-    own_run_config = _read_run_config(expected.pop(RUN_CONFIG_KEY))
+    own_run_config = json.loads(expected.pop(RUN_CONFIG_KEY))
     for held, key in ((expected, SPEC_KEY), (data, SPEC_KEY), (data, RUN_CONFIG_KEY)):
         del held[key]
     is_fixed = config_map.get("immutable") is True and not config_map.get("binaryData")

@@ -16,12 +16,13 @@ RULES = (*TRAINING_RULES, *FINETUNE_RULES)
 """Over the whole training."""
 STAGE_RULES = (*PRETRAIN_STAGE_RULES, *FINETUNE_STAGE_RULES)
 """Over one stage."""
-_OF_SECTIONS = SectionRules(TRAINING_SECTION_RULES)
+OF_SECTIONS = SectionRules(TRAINING_SECTION_RULES)
+"""Inside one section, wherever it stands."""
 
 
 def find_problems(spec: TrainingSpec, ranks: int) -> Iterator[Problem]:
     """Yield violations of the rules between fields, at paths that begin with ``spec``."""
-    yield from _OF_SECTIONS.problems(spec, ("spec",))
+    yield from OF_SECTIONS.problems(spec, ("spec",))
     for rule in RULES:
         for found in rule.check(spec):
             yield rule.problem(found, "spec")

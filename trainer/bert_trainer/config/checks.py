@@ -19,9 +19,7 @@ from bert_job.problems import Problem, printable
 from bert_job.reporting import ProfileStepsSpec
 from bert_job.rules import all_rules
 from bert_job.run_config import CONTRACT_VERSION, MODEL_KINDS, ModelConfig, RunConfig
-from bert_job.run_stages import (
-    FinetuneStage,
-)
+from bert_job.run_stages import FinetuneStage
 from bert_job.section import single_errors
 from bert_job.stages import STAGE_KINDS
 from bert_job.upgrades import EARLIER_VERSIONS, upgrade

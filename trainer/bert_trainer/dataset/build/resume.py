@@ -156,7 +156,7 @@ def is_complete(info: DatasetInfo, root: Path, vocabulary_path: Path, lengths: l
 
 def vocabulary_path(dataset: DatasetConfig) -> Path:
     """Return where the vocabulary is read or written."""
-    return Path(dataset.vocabulary_file or Path(dataset.folder) / "vocab.txt")
+    return Path(dataset.vocabulary_path)
 
 
 def _given_vocabulary(dataset: DatasetConfig, root: Path, info: DatasetInfo | None) -> Vocabulary | None:

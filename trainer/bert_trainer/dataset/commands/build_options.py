@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from bert_job.preparation import PrepareSpec
 from bert_job.recipes import PUBLISHED_LENGTHS, predictions_of_recipe
-from bert_job.rules.section_rules import TRAINING_SECTION_RULES, SectionRules
+from bert_job.rules.all_rules import OF_SECTIONS
 from bert_job.run_stages import PrepareStage
 from bert_job.section import SPECIAL_TOKENS, single_errors
 from bert_trainer.config.options import Options
@@ -37,7 +37,6 @@ _STAGE = Options(
     # Lengths come with their predictions, and processes under mpirun are what a job's workers are.
     without=("sequence_lengths", "max_predictions_per_sequence", "workers"),
 )
-_RULES = SectionRules(TRAINING_SECTION_RULES)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -77,7 +76,7 @@ def parse_stage(arguments: argparse.Namespace, environment: Mapping[str, str]) -
     except ValidationError as error:
         raise _refused(_STAGE.explain(item) for item in single_errors(error)) from error
     written = stage.model_copy(update={"corpora": corpora or None})
-    if problems := list(_RULES.problems(written, ("prepare",))):
+    if problems := list(OF_SECTIONS.problems(written, ("prepare",))):
         raise _refused(
             _STAGE.explain_rule(problem, problem.path.removeprefix("prepare.")).replace("corpora", "--corpus", 1)
             for problem in problems
