@@ -178,29 +178,33 @@ def test_rows_of_padding_are_no_entries(mrpc: Path, weights: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "complaints"),
     [
-        ("--task mrpc", ["--data: got nothing with task mrpc; allowed: a folder with the official files"]),
+        ("--task mrpc", ["--data is required: a folder with the official files"]),
         (
             "--task mrpc --data {mrpc} --train {mrpc} --label x",
-            ["--data: got folder and train and columns with task mrpc; allowed: a folder with the official files"],
+            [
+                '--train: got "/',
+                '--label: got "x" with task mrpc',
+            ],
         ),
         (
             "--task classification --data {mrpc} --train none.csv --text body",
             [
-                "--data: got folder and train with task classification; allowed: train and validation",
-                "--text: got text with task classification; allowed: text and label",
+                "--validation is required: train and validation, the files",
+                '--data: got "/',
+                "--label is required: text and label for classification",
                 "--train: got none.csv, which does not exist",
             ],
         ),
         (
             "--task regression --train {mrpc} --validation {mrpc} --text a --label b --question c --labels x y",
             [
-                "--text: got text and label and question with task regression",
+                '--question: got "c" with task regression',
                 "--labels: got 2 labels with task regress",
             ],
         ),
         (
             "--task spans --train {mrpc} --validation {mrpc} --question q --answer a",
-            ["--text: got question and answer with task spans; allowed: text and label for classification and regr"],
+            ["--context is required: text and label for classification and regression"],
         ),
         (
             "--task rte --data {mrpc}/nowhere",
@@ -280,7 +284,7 @@ def test_a_value_that_no_stage_takes_is_refused_by_its_option_and_alone(
 
 
 def test_a_question_longer_than_its_row_is_refused(tmp_path: Path, weights: Path) -> None:
-    with pytest.raises(InputError, match=r"--max-query-length: got 64; allowed: less than 61: sequenceLength 64 "):
+    with pytest.raises(InputError, match=r"--max-query-length: got 64; allowed: less than 61: --sequence-length 64 "):
         configure("--task", "squad", "--data", tmp_path, "--model", weights, "--sequence-length", "64")
 
 
@@ -310,7 +314,7 @@ def test_the_configuration_is_shown_before_torch_has_loaded(mrpc: Path, weights:
 
 def test_a_mistake_ends_the_command_with_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["finetune", "--task", "mrpc", "--output", str(tmp_path / "out")]) == 2
-    assert "--data: got nothing" in capsys.readouterr().err
+    assert "--data is required: a folder" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -345,3 +349,11 @@ def test_the_other_ranks_leave_the_files_to_rank_0(tables: tuple[str, ...], weig
     check_examples(config, launched("RANK WORLD_SIZE", 1, 2))
     with pytest.raises(InputError, match=r"a\.csv: got an empty file"):
         check_examples(config, {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
+
+
+def test_help_speaks_of_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["finetune", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Left out: as many as 4096 tokens hold (32 of 128, 10 of 384), at most --batch-size." in said
+    assert "synchronizeGradients" not in said

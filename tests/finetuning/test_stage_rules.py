@@ -52,27 +52,27 @@ def refused(*stages: Document, **changes: Any) -> str:
         ({"metric": "pearson"}, 'stages.0.metric: got "pearson"; allowed: for classification accuracy or f1'),
         (
             {"task": "mrpc", "data": {}},
-            "stages.0.data: got nothing with task mrpc; allowed: a folder with the official files",
+            "stages.0.data.folder: required: a folder with the official files",
         ),
         (
-            {"task": "mrpc", "data": {"folder": "MRPC", "train": "a.tsv", "columns": {"text": "a"}}},
-            "stages.0.data: got folder and train and columns with task mrpc; allowed: a folder with the official",
+            {"task": "mrpc", "data": {"folder": "MRPC", "train": "a.tsv"}},
+            'stages.0.data.train: got "a.tsv" with task mrpc; allowed: a folder with the official',
         ),
         (
             {"data": {"folder": "x", "train": "a", "validation": "b", "columns": {"text": "a", "label": "b"}}},
-            "stages.0.data: got folder and train and validation with task classification",
+            'stages.0.data.folder: got "x" with task classification; allowed: train and validation',
         ),
         (
             {"data": {"train": "a", "columns": {"text": "a", "label": "b"}}},
-            "stages.0.data: got train with task classification",
+            "stages.0.data.validation: required: train and validation, the files",
         ),
         (
             {"data": {"train": "a", "validation": "b", "columns": {"text": "a"}}},
-            "stages.0.data.columns: got text with task classification; allowed: text and label",
+            "stages.0.data.columns.label: required: text and label",
         ),
         (
             {"data": {"train": "a", "validation": "b", "columns": {"text": "a", "label": "b", "context": "c"}}},
-            "stages.0.data.columns: got text and label and context with task classification",
+            'stages.0.data.columns.context: got "c" with task classification; allowed: text and label',
         ),
         (
             {"task": "spans", "data": SPANS, "max_query_length": 57, "sequence_length": 60},

@@ -33,6 +33,9 @@ SPECIAL_TOKENS = 3
 NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 Name = Annotated[str, Field(min_length=1, max_length=40, pattern=NAME_PATTERN)]
 
+FROM_PROFILE = "may come from a profile"
+"""Marks a field of the spec that belongs to a cluster: a profile of the operator's settings may fill it in."""
+
 
 class Section(BaseModel):
     """Base of all sections: unknown fields are refused, values are not coerced, instances are frozen.

@@ -11,7 +11,7 @@ from bert_job.health import HealthSpec
 from bert_job.model import ModelSpec
 from bert_job.optimization import OptimizerSpec, ReductionSpec
 from bert_job.reporting import LoggingSpec, ProfileStepsSpec
-from bert_job.section import Section, Seed
+from bert_job.section import FROM_PROFILE, Section, Seed
 from bert_job.stages import Stage
 from bert_job.weights import InitialCheckpointSpec
 
@@ -19,7 +19,7 @@ from bert_job.weights import InitialCheckpointSpec
 class RunSettings(Section):
     """Settings of training that mean the same in a job and in a run configuration."""
 
-    collectives: Literal["horovod", "torch"] | None = None
+    collectives: Annotated[Literal["horovod", "torch"] | None, FROM_PROFILE] = None
     """The library through which ranks sum gradients. ``horovod``, the default: over the job's MPI, with NCCL between
     GPUs. ``torch``: torch.distributed, with Gloo over TCP and NCCL between GPUs, for images and machines without
     Horovod. Ranks are started in the same way, and a job may resume with the other."""

@@ -44,9 +44,23 @@ def _none_set(section: str, names: tuple[str, ...]) -> str:
     return " && ".join(f"!has({section}.{to_camel(name)})" for name in names)
 
 
-def _set(section: Section | None, names: tuple[str, ...]) -> list[str]:
-    """Return those of the fields that are set, as the user writes them."""
-    return [to_camel(name) for name in names if section is not None and getattr(section, name) is not None]
+def _not_as_the_task_reads(
+    path: str, section: Section | None, needed: tuple[str, ...], unread: tuple[str, ...], task: str
+) -> Iterator[Violation]:
+    """Yield the needed fields that are not set, and the set ones that the task does not read."""
+    if section is None:
+        yield Violation(path, ABSENT)
+        return
+    given = section.model_dump(by_alias=True, exclude_none=True)
+    for key in map(to_camel, needed):
+        if key not in given:
+            yield Violation(f"{path}.{key}", ABSENT)
+    for key in map(to_camel, unread):
+        value = given.get(key)
+        found = {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}
+        for at, item in found.items():
+            if item is not None:
+                yield Violation(f"{path}.{at}", f"{render_value(item)} with task {task}")
 
 
 _IS_OWN_TABLE = f"self.task in {_words(OWN_TABLES)}"
@@ -232,11 +246,8 @@ def questions_leave_room(view: StageView) -> Iterator[Violation]:
 def official_files_are_in_a_folder(view: StageView) -> Iterator[Violation]:
     """Refuse tasks of GLUE and SQuAD without their files, or with others."""
     stage = view.stage.finetune
-    if stage is None or stage.task in OWN_TABLES:
-        return
-    given = _set(stage.data, ("folder", *_FILES_OF_ONE_S_OWN))
-    if given != ["folder"]:
-        yield Violation("finetune.data", f"{' and '.join(given) or ABSENT} with task {stage.task}")
+    if stage is not None and stage.task not in OWN_TABLES:
+        yield from _not_as_the_task_reads("finetune.data", stage.data, ("folder",), _FILES_OF_ONE_S_OWN, stage.task)
 
 
 @rule(
@@ -251,11 +262,8 @@ def official_files_are_in_a_folder(view: StageView) -> Iterator[Violation]:
 def own_table_has_files(view: StageView) -> Iterator[Violation]:
     """Refuse tables of one's own without a file to train on and one to evaluate on."""
     stage = view.stage.finetune
-    if stage is None or stage.task not in OWN_TABLES:
-        return
-    given = _set(stage.data, ("folder", "train", "validation"))
-    if given != ["train", "validation"]:
-        yield Violation("finetune.data", f"{' and '.join(given) or ABSENT} with task {stage.task}")
+    if stage is not None and stage.task in OWN_TABLES:
+        yield from _not_as_the_task_reads("finetune.data", stage.data, ("train", "validation"), ("folder",), stage.task)
 
 
 @rule(
@@ -276,11 +284,8 @@ def columns_fit_task(view: StageView) -> Iterator[Violation]:
     if stage is None or stage.task not in OWN_TABLES:
         return
     spans = stage.task == "spans"
-    needed = _NEEDED_SPAN_COLUMNS if spans else _NEEDED_TEXT_COLUMNS
-    given = _set(stage.data.columns, (*_TEXT_COLUMNS, *_SPAN_COLUMNS))
-    others = _set(stage.data.columns, _TEXT_COLUMNS if spans else _SPAN_COLUMNS)
-    if others or not set(needed) <= set(given):
-        yield Violation("finetune.data.columns", f"{' and '.join(given) or ABSENT} with task {stage.task}")
+    needed, unread = (_NEEDED_SPAN_COLUMNS, _TEXT_COLUMNS) if spans else (_NEEDED_TEXT_COLUMNS, _SPAN_COLUMNS)
+    yield from _not_as_the_task_reads("finetune.data.columns", stage.data.columns, needed, unread, stage.task)
 
 
 @rule(

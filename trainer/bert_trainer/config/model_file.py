@@ -6,14 +6,15 @@ known here are other programs' notes and are left alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import ValidationError
+
 from bert_job.model import Architecture
+from bert_job.problems import printable
 from bert_job.run_config import ModelConfig, ModelFile
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.errors import InputError
@@ -35,66 +36,41 @@ over."""
 _FORMS: Mapping[str, str] = MappingProxyType({"none": "gelu", "tanh": "gelu_new"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Number:
-    """What a key may hold."""
-
-    low: float
-    high: float
-    whole: bool = True
-
-    @property
-    def allowed(self) -> str:
-        kind = "a whole number" if self.whole else "a number"
-        return f"{kind} from {self.low:g} to {self.high:g}"
-
-    def holds(self, value: object) -> bool:
-        fits_type = type(value) is int or (not self.whole and type(value) is float and math.isfinite(value))
-        return fits_type and self.low <= value <= self.high  # type: ignore[operator]
-
-
-_SHARE = _Number(0, 0.999999, whole=False)
-_HIDDEN, _LAYERS, _HEADS, _FEED_FORWARD = _Number(8, 16384), _Number(1, 256), _Number(1, 256), _Number(8, 65536)
-_SAME: Mapping[str, _Number] = MappingProxyType(
+_SAME = ("initializer_range", "max_position_embeddings")
+# The keys of each kind of model by our fields; the activation's key is apart, since its values have other names too.
+_BERT_KEYS: Mapping[str, str] = MappingProxyType(
     {
-        "initializer_range": _Number(1e-9, 1, whole=False),
-        "max_position_embeddings": _Number(8, 65536),
-        "vocab_size": _Number(5, 1 << 24),
+        "attention_dropout": "attention_probs_dropout_prob",
+        "hidden_dropout": "hidden_dropout_prob",
+        "hidden_size": "hidden_size",
+        "intermediate_size": "intermediate_size",
+        "num_attention_heads": "num_attention_heads",
+        "num_hidden_layers": "num_hidden_layers",
+        "segment_types": "type_vocab_size",
+        "vocabulary_size": "vocab_size",
+        **{name: name for name in _SAME},
     }
 )
-_OURS = {"vocab_size": "vocabulary_size"}
-# The key, our field, and what it may hold; the activation's key, of which each kind of model has one, is apart.
-_BERT_KEYS: Mapping[str, tuple[str, _Number]] = MappingProxyType(
+_DISTILBERT_KEYS: Mapping[str, str] = MappingProxyType(
     {
-        "attention_probs_dropout_prob": ("attention_dropout", _SHARE),
-        "hidden_dropout_prob": ("hidden_dropout", _SHARE),
-        "hidden_size": ("hidden_size", _HIDDEN),
-        "intermediate_size": ("intermediate_size", _FEED_FORWARD),
-        "num_attention_heads": ("num_attention_heads", _HEADS),
-        "num_hidden_layers": ("num_hidden_layers", _LAYERS),
-        "type_vocab_size": ("segment_types", _Number(2, 1024)),
-        **{key: (_OURS.get(key, key), number) for key, number in _SAME.items()},
+        "attention_dropout": "attention_dropout",
+        "hidden_dropout": "dropout",
+        "hidden_size": "dim",
+        "intermediate_size": "hidden_dim",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+        "vocabulary_size": "vocab_size",
+        **{name: name for name in _SAME},
     }
 )
-_DISTILBERT_KEYS: Mapping[str, tuple[str, _Number]] = MappingProxyType(
-    {
-        "attention_dropout": ("attention_dropout", _SHARE),
-        "dim": ("hidden_size", _HIDDEN),
-        "dropout": ("hidden_dropout", _SHARE),
-        "hidden_dim": ("intermediate_size", _FEED_FORWARD),
-        "n_heads": ("num_attention_heads", _HEADS),
-        "n_layers": ("num_hidden_layers", _LAYERS),
-        **{key: (_OURS.get(key, key), number) for key, number in _SAME.items()},
-    }
-)
-_KEYS: Mapping[Architecture, tuple[Mapping[str, tuple[str, _Number]], str]] = MappingProxyType(
+_KEYS: Mapping[Architecture, tuple[Mapping[str, str], str]] = MappingProxyType(
     {"bert": (_BERT_KEYS, "hidden_act"), "distilbert": (_DISTILBERT_KEYS, "activation")}
 )
+_EPSILON = "layer_norm_eps"
 FIXED: Mapping[str, object] = MappingProxyType(
     {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 )
 """Settings of Hugging Face under which the same tensors would compute something that this trainer does not."""
-_EPSILON = _Number(1e-20, 1e-2, whole=False)
 
 
 def read_activation(content: Mapping[str, Any], key: str) -> Any:
@@ -120,39 +96,44 @@ def read_model_file(described: ModelFile) -> ModelConfig:
             f"{path}: model_type: got {named!r:.100}; allowed: {', '.join(_KEYS)}",
             hint="name the file of a BERT",
         )
-    keys, activation = _KEYS[architecture]
-    problems = [*_find_problems(content, {key: number for key, (_, number) in keys.items()}, activation)]
+    names, activation = _KEYS[architecture]
+    keys = {**names, "layer_norm_epsilon": "layer_norm_eps"}
+    given = {name: content[key] for name, key in keys.items() if key in content}
+    absent = [name for name in names if given.get(name) is None]
+    problems = [f"{names[name]} is required" for name in absent]
+    problems += _find_words_not_known(content, activation)
+    try:
+        model = ModelConfig(
+            **{
+                **described.model_dump(include={"vocabulary_pad_multiple", "layer_norm_epsilon", "config_file"}),
+                **given,
+            },
+            architecture=architecture,
+            hidden_activation=read_activation(content, activation),
+            objective=described.objective or ("mlm" if architecture == "distilbert" else "mlm+nsp"),
+        )
+    except ValidationError as error:
+        problems += [
+            f"{keys[name]}: got {item['input']!r:.100}; {printable(item['msg'])}"
+            for item in error.errors()
+            if (name := str(item["loc"][0])) in keys and name not in absent
+        ]
     if problems:
         raise InputError(
             f"{path}: {len(problems)} problem(s)\n" + "\n".join(f"  {problem}" for problem in problems),
             hint="correct the file, or describe the model by a preset or by sizes",
         )
-    return ModelConfig(
-        architecture=architecture,
-        **{field: content[key] for key, (field, _) in keys.items()},
-        hidden_activation=read_activation(content, activation),
-        layer_norm_epsilon=content.get("layer_norm_eps", described.layer_norm_epsilon),
-        vocabulary_pad_multiple=described.vocabulary_pad_multiple,
-        objective=described.objective or ("mlm" if architecture == "distilbert" else "mlm+nsp"),
-        config_file=described.config_file,
-    )
+    return model
 
 
-def _find_problems(content: Mapping[str, Any], numbers: Mapping[str, _Number], activation: str) -> list[str]:
+def _find_words_not_known(content: Mapping[str, Any], activation: str) -> list[str]:
     problems = []
-    for key, number in sorted(numbers.items()):
-        if key not in content:
-            problems.append(f"{key} is required: {number.allowed}")
-        elif not number.holds(content[key]):
-            problems.append(f"{key}: got {content[key]!r:.100}; allowed: {number.allowed}")
     if content.get(activation) not in [*ACTIVATIONS]:
         is_given = activation in content
         found = f"{activation}: got {content[activation]!r:.100}; allowed" if is_given else f"{activation} is required"
         problems.append(f"{found}: {', '.join(ACTIVATIONS)}")
     if content.get(GELU_FORM, "none") not in [*_FORMS]:
         problems.append(f"{GELU_FORM}: got {content[GELU_FORM]!r:.100}; allowed: {', '.join(_FORMS)}")
-    if "layer_norm_eps" in content and not _EPSILON.holds(content["layer_norm_eps"]):
-        problems.append(f"layer_norm_eps: got {content['layer_norm_eps']!r:.100}; allowed: {_EPSILON.allowed}")
     problems += [
         f"{key}: got {content[key]!r:.100}; allowed: {wanted!r}"
         for key, wanted in FIXED.items()

@@ -70,7 +70,7 @@ class Options:
             group = path.rpartition(".")[0]
             if group not in groups:
                 groups[group] = parser.add_argument_group(group.replace(".", ", ").replace("_", " ") or self._title)
-            said = " ".join((option.field.description or "").replace("`", "").replace("%", "%%").split())
+            said = self._spoken(" ".join((option.field.description or "").replace("`", "").replace("%", "%%").split()))
             said = f"Turns this off: {said}" if option.field.default is True else said
             groups[group].add_argument(
                 *_flags(option), dest=self._place(path), default=argparse.SUPPRESS, help=said + _default(option.field),
@@ -110,13 +110,26 @@ class Options:
         """Return what breaks a rule, by its option. path: that of the problem, below the section, as in a job."""
         # What a job would have to say next is no option.
         found = " is required" if problem.got == ABSENT else f": got {problem.got}; allowed"
-        return f"{self.of('.'.join(map(to_snake, path.split('.'))))}{found}: {problem.allowed}"
+        return f"{self.of('.'.join(map(to_snake, path.split('.'))))}{found}: {self._spoken(problem.allowed)}"
 
     def of(self, path: str) -> str:
         """Return the option of a field; of a section, its first one; of what has none, its path."""
         path = re.sub(r"\[\d+\]", "", path)
         below = (option.flag for at, option in self._options.items() if at == path or at.startswith(f"{path}."))
         return next(below, path)
+
+    def _spoken(self, text: str) -> str:
+        """Return words about fields of a job as words about options: what a field is called there is none here."""
+
+        def flag(match: re.Match[str]) -> str:
+            word = to_snake(match[1])
+            for path, option in self._options.items():
+                if word in (path, path.rpartition(".")[2]):
+                    return _flags(option)[0]
+            return match[0]
+
+        # With the value of a switch, which its flag says.
+        return re.sub(r"\b([a-z]+[A-Z]\w*)\b(?:: (?:true|false))?", flag, text).replace("Empty:", "Left out:")
 
     def _place(self, path: str) -> str:
         return f"{self._section.__name__}.{path}"

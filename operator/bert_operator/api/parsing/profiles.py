@@ -12,35 +12,25 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from bert_job.problems import ABSENT, Problem, render_value
+from bert_job.section import FROM_PROFILE, Section, keys_of
 from bert_operator import names
 from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.schema.bert_pretrain_job import JobSpec
 from bert_operator.api.schema.scheduling import OBJECT_NAME_PATTERN
 from bert_operator.errors import InvalidJob
 
 Document = dict[str, Any]
 Profiles = Mapping[str, Document]
 
-PLATFORM_SECTIONS = (
-    "cpu",
-    "launcher",
-    "mpi",
-    "network",
-    "proxy",
-    "resources",
-    "scheduling",
-    "securityContext",
-    "worker",
-)
-"""Sections of the spec that are merged field by field, and the sections in them too."""
-PLATFORM_FIELDS = frozenset(
-    {
-        *PLATFORM_SECTIONS,
-        "collectives",
-        *("env", "envFrom", "image", "imagePullPolicy", "imagePullSecrets", "queueName", "slotsPerWorker", "volumes"),
-        "workloadPriorityClass",
-    }
-)
+_MARKED = {
+    key: JobSpec.model_fields[name].annotation
+    for name, key in keys_of(JobSpec).items()
+    if FROM_PROFILE in JobSpec.model_fields[name].metadata
+}
+PLATFORM_FIELDS = frozenset(_MARKED)
 """Fields of the spec that a profile may hold, whole."""
+_SECTIONS = tuple(key for key, kind in _MARKED.items() if isinstance(kind, type) and issubclass(kind, Section))
+"""Those that are merged field by field, and the sections in them too."""
 SECTIONS_WITH_VOLUME = ("dataset", "output")
 """Sections of which a profile may hold ``volume``, and nothing else."""
 
@@ -93,7 +83,7 @@ def _complete_spec(own: Document, profile: Document) -> Document:
         if value is not None
     }
     merged = {**profile, **own}
-    for name in PLATFORM_SECTIONS:
+    for name in _SECTIONS:
         if name in own and name in profile:
             merged[name] = _merge_sections(profile[name], own[name])
     for name in SECTIONS_WITH_VOLUME:

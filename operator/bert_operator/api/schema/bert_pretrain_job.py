@@ -11,11 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field
 
-from bert_job.section import (
-    NAME_PATTERN,
-    FilePath,
-    Section,
-)
+from bert_job.section import FROM_PROFILE, NAME_PATTERN, FilePath, Section
 from bert_job.training import TrainingSpec
 from bert_operator import names
 from bert_operator.api.schema.cluster import (
@@ -143,52 +139,52 @@ class JobSpec(TrainingSpec):
     """Name of a profile in the operator's settings, which fills in cluster-specific fields that this job leaves out:
     image, resources, volumes, users and the like. Empty: the default profile, if there is one. Ignored without a
     cluster."""
-    image: ImageReference | None = None
+    image: Annotated[ImageReference | None, FROM_PROFILE] = None
     """Container image of the trainer. Empty: the default image of the operator's installation."""
-    image_pull_policy: PullPolicy | None = None
+    image_pull_policy: Annotated[PullPolicy | None, FROM_PROFILE] = None
     """When nodes pull the image. Empty: ``Always`` for the tag latest, else ``IfNotPresent``, as Kubernetes does."""
-    image_pull_secrets: Annotated[tuple[ImagePullSecret, ...], Field(max_length=16)] = ()
+    image_pull_secrets: Annotated[tuple[ImagePullSecret, ...], Field(max_length=16), FROM_PROFILE] = ()
     """Credentials of private registries."""
     workers: Annotated[int, Field(ge=1, le=4096)] = 1
     """Number of worker pods or machines. Default: 1, a single pod without ssh."""
-    slots_per_worker: Annotated[int, Field(ge=1, le=256)] = 1
+    slots_per_worker: Annotated[int, Field(ge=1, le=256), FROM_PROFILE] = 1
     """Ranks (training processes) per worker: one per GPU, or one per CPU socket. Default: 1. Leave it out with
     cpu.ranksPerNode: auto."""
-    mpi: MpiSpec = MpiSpec()
+    mpi: Annotated[MpiSpec, FROM_PROFILE] = MpiSpec()
     """The MPI that launches the ranks."""
     dataset: DatasetSpec = DatasetSpec()
     """The data to train on."""
     output: OutputSpec
     """Output folder, and what to do with earlier results in it."""
-    resources: ResourcesSpec = ResourcesSpec()
+    resources: Annotated[ResourcesSpec, FROM_PROFILE] = ResourcesSpec()
     """Resources of one worker: cores, memory, GPUs, network devices."""
-    cpu: CpuSpec = CpuSpec()
+    cpu: Annotated[CpuSpec, FROM_PROFILE] = CpuSpec()
     """CPU layout on Xeon nodes: ranks, threads, pinning."""
-    network: NetworkSpec = NetworkSpec()
+    network: Annotated[NetworkSpec, FROM_PROFILE] = NetworkSpec()
     """Access to the node's network and locked memory, for InfiniBand and RoCE."""
-    security_context: SecurityContextSpec = SecurityContextSpec()
+    security_context: Annotated[SecurityContextSpec, FROM_PROFILE] = SecurityContextSpec()
     """User and groups of the pods."""
-    scheduling: SchedulingSpec = SchedulingSpec()
+    scheduling: Annotated[SchedulingSpec, FROM_PROFILE] = SchedulingSpec()
     """Nodes that the pods may run on, their priority and scheduler."""
-    queue_name: LabeledName | None = None
+    queue_name: Annotated[LabeledName | None, FROM_PROFILE] = None
     """Kueue LocalQueue that admits the attempts. Empty: no queue, attempts start at once."""
-    workload_priority_class: LabeledName | None = None
+    workload_priority_class: Annotated[LabeledName | None, FROM_PROFILE] = None
     """Kueue WorkloadPriorityClass of the attempts: their order in the queue, and who is preempted for whom. The pods'
     own priority stays scheduling.priorityClassName. Each new attempt queues behind others of its priority. Empty: Kueue
     uses scheduling.priorityClassName. Only with queueName."""
-    launcher: RoleSpec = RoleSpec()
+    launcher: Annotated[RoleSpec, FROM_PROFILE] = RoleSpec()
     """Overrides for the MPI launcher."""
-    worker: RoleSpec = RoleSpec()
+    worker: Annotated[RoleSpec, FROM_PROFILE] = RoleSpec()
     """Overrides for the workers, and for the single pod of a job with one worker."""
-    env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=128)] = ()
+    env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=128), FROM_PROFILE] = ()
     """Environment variables of every rank."""
-    env_from: Annotated[tuple[EnvironmentSource, ...], Field(max_length=16)] = ()
+    env_from: Annotated[tuple[EnvironmentSource, ...], Field(max_length=16), FROM_PROFILE] = ()
     """Secrets and ConfigMaps whose keys become environment variables of every rank."""
-    volumes: Annotated[tuple[VolumeSpec, ...], Field(max_length=16)] = ()
+    volumes: Annotated[tuple[VolumeSpec, ...], Field(max_length=16), FROM_PROFILE] = ()
     """Additional volumes, in every pod of the data preparation and of the training: launcher, workers, single pods."""
     workspace: WorkspaceSpec | None = None
     """Your own training program, run in place of the trainer. Empty: the trainer."""
-    proxy: ProxySpec = ProxySpec()
+    proxy: Annotated[ProxySpec, FROM_PROFILE] = ProxySpec()
     """HTTP proxies."""
     managed_by: Literal["bert-operator.dev/operator", "kueue.x-k8s.io/multikueue"] | None = None
     """Controller that runs the job, as in Kubernetes Jobs; immutable. ``bert-operator.dev/operator``, the default: the
