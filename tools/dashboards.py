@@ -153,7 +153,7 @@ JOB = Dashboard(
         of_job("Checkpoint", "s", "checkpoint_age_s", "checkpoint_seconds", text="Age, and how long it took to write."),
         of_job("Memory of the largest rank", "bytes", "memory_bytes"),
         of_job("Free part of the volume", "percentunit", "volume_free_share"),
-        of_job("Trouble in training", "short", "unhealthy_findings", "rollbacks", "slow_rank_score"),
+        of_job("Trouble in training", "short", "unhealthy_findings", "slow_rank_score"),
         Panel(
             "Age of the newest report",
             "s",

@@ -29,10 +29,10 @@ def test_empty_policies_are_those_that_the_reference_tells() -> None:
     [
         (None, None),
         ({}, HealthSpec()),
-        ({"onUnhealthy": "Rollback"}, HealthSpec(on_unhealthy="Rollback")),
+        ({"onUnhealthy": "Stop"}, HealthSpec(on_unhealthy="Stop")),
         (
-            {"onNotFinite": "Skip", "onLoss": "Report", "lossDeviations": 4.5, "maxRollbacks": 1},
-            HealthSpec(on_not_finite="Skip", on_loss="Report", loss_deviations=4.5, max_rollbacks=1),
+            {"onNotFinite": "Skip", "onLoss": "Report", "lossDeviations": 4.5, "maxSkippedSteps": 1},
+            HealthSpec(on_not_finite="Skip", on_loss="Report", loss_deviations=4.5, max_skipped_steps=1),
         ),
     ],
 )

@@ -19,7 +19,6 @@ WITHOUT_DATA = {
     "bert_operator_attempt_failures_total",
     "bert_operator_job_slow_rank_score",
     "bert_operator_job_unhealthy_findings",
-    "bert_operator_job_rollbacks",
     "bert_operator_job_reduction_exposed_s",
     "bert_operator_job_reduction_bytes",
 }

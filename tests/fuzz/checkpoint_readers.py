@@ -123,7 +123,6 @@ _MANIFESTS = {
     "position": None,
     "health": [],
     "health ": 1,
-    "rollbacks": [{"a\x9b": 1}],
     "environment": {"a": 1},
     "run": {},
 }

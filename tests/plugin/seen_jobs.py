@@ -84,9 +84,9 @@ def record(event: str, *, uid: str = UID, attempt: int = 3, **fields: Any) -> st
     return "bert-trainer/1 " + " ".join(words)
 
 
-def progress(step: int, loss: float, **fields: Any) -> str:
-    """Return a progress record of the stage phase1."""
-    return record("progress", stage="phase1", step=step, steps=700, loss=loss, **fields)
+def progress(step: int, loss: float, *, stage: str = "phase1", **fields: Any) -> str:
+    """Return a progress record of a stage."""
+    return record("progress", stage=stage, step=step, steps=700, loss=loss, **fields)
 
 
 RUNNING: Json = {

@@ -31,10 +31,10 @@ def stamped(*lines: tuple[float, str]) -> list[str]:
 ATTEMPT = stamped(
     (90, record("stage_started", stage="phase1", steps=700)),
     (1890, progress(200, 7.0, elapsed_s=1800, data_wait_s=90.5, evaluation_s=120)),
-    # It goes back to a checkpoint, and counts from there.
-    (1900, record("rolled_back", stage="phase1", step=100)),
-    (1910, record("stage_started", stage="phase1", steps=700)),
-    (3400, progress(400, 6.1, elapsed_s=1480, data_wait_s=60, checkpoint_s=30)),
+    # Each stage counts from its start.
+    (1900, record("stage_finished", stage="phase1")),
+    (1910, record("stage_started", stage="phase2", steps=700)),
+    (3400, progress(400, 6.1, stage="phase2", elapsed_s=1480, data_wait_s=60, checkpoint_s=30)),
 )
 PHASES = {
     "phaseSince": "2026-01-01T11:00:30Z",
@@ -52,7 +52,7 @@ def spent_on(lines: list[str], **pod_is: Any) -> TimeSpent | None:
     return time_of_attempt(ours, read_timed_records(lines, Job(running())), is_whole=True)
 
 
-def test_the_time_of_an_attempt_is_shared_out_over_rollbacks_too() -> None:
+def test_the_time_of_an_attempt_is_shared_out_over_its_stages() -> None:
     spent = spent_on(ATTEMPT, state={"running": {"startedAt": "2026-01-01T11:00:40Z"}})
     assert spent is not None
     assert spent.seconds == pytest.approx(

@@ -9,17 +9,16 @@ from pydantic import Field
 from bert_job.section import Section
 
 FindingName = Literal["notFinite", "gradientNorm", "loss", "lossScale"]
-Remedy = Literal["Skip", "Rollback", "Stop"]
-Action = Literal["Report", "Skip", "Rollback", "Stop"]
+Remedy = Literal["Skip", "Stop"]
+Action = Literal["Report", "Skip", "Stop"]
 
 
 class HealthSpec(Section):
     """What to do when a step is not finite or spikes. Every finding is logged and counted in the metrics."""
 
     on_unhealthy: Remedy | None = None
-    """Action for every finding below that has none of its own. ``Skip``: do not apply the update; ``Rollback``: return
-    to the newest checkpoint before these steps and leave their samples out; ``Stop``: fail the job. Empty: ``Stop`` for
-    onNotFinite and onLossScale, ``Report`` for the others."""
+    """Action for every finding below that has none of its own. ``Skip``: do not apply the update; ``Stop``: fail the
+    job. Empty: ``Stop`` for onNotFinite and onLossScale, ``Report`` for the others."""
     on_not_finite: Remedy | None = None
     """Action for gradients with a NaN or Inf; with fp16 see onLossScale."""
     on_gradient_norm: Action | None = None
@@ -28,7 +27,7 @@ class HealthSpec(Section):
     on_loss: Action | None = None
     """Action for a loss above its running mean by lossDeviations standard deviations, for lossSteps steps in a row.
     ``Skip`` skips updates until the loss has come down again, which helps if batches are at fault; if the weights are,
-    only ``Rollback`` helps. Pretrain stages only."""
+    stop and resume from an earlier checkpoint. Pretrain stages only."""
     on_loss_scale: Remedy | None = None
     """Action for an fp16 loss scale below smallestLossScale."""
     gradient_norm_factor: Annotated[float, Field(gt=1, le=1e9)] = 100.0
@@ -43,8 +42,6 @@ class HealthSpec(Section):
     """Window in steps of median, mean and deviation; nothing is judged before a quarter of it. Default: 128."""
     max_skipped_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     """Maximum number of updates skipped in a row; the next one stops the job. Default: 10."""
-    max_rollbacks: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Maximum number of rollbacks in a row without a new checkpoint; the next one stops the job. Default: 3."""
 
     def action(self, finding: FindingName) -> Action:
         """Return the action for a finding."""

@@ -37,6 +37,8 @@ def _from_1(document: Document) -> Document:
     start = document.get("initial_checkpoint")
     if isinstance(start, dict) and start.get("load") == "weights_and_optimizer":
         found["initial_checkpoint"] = {**start, "load": "weightsAndOptimizer"}
+    if isinstance(document.get("health"), dict):
+        found["health"] = _health(document["health"])
     if isinstance(stages := document.get("stages"), list):
         found["stages"] = [_stage(stage) if isinstance(stage, dict) else stage for stage in stages]
     return found
@@ -51,6 +53,13 @@ def _stage(stage: Document) -> Document:
     if isinstance(stage.get("optimizer"), dict):
         found["optimizer"] = _optimizer(stage["optimizer"])
     return found
+
+
+def _health(health: Document) -> Document:
+    """Nothing goes back to an earlier checkpoint by itself any more: what would have is skipped."""
+    changed = {name: "Skip" if value == "Rollback" else value for name, value in health.items()}
+    changed.pop("max_rollbacks", None)
+    return changed
 
 
 def _optimizer(optimizer: Document) -> Document:

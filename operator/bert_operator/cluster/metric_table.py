@@ -48,7 +48,6 @@ JOB_FIGURES = {
     "volume_free_share": ("share", "Free share of the output folder's file system."),
     "slow_rank_score": ("", "Compute time of the slowest rank relative to the others, while it is slow."),
     "unhealthy_findings": ("", "Training health findings in the current stage, once there is one."),
-    "rollbacks": ("", "Rollbacks to a checkpoint, once there is one."),
 }
 """The figures of the trainer's progress line that are exported as ``bert_operator_job_NAME``: unit and help text."""
 

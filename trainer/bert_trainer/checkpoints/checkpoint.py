@@ -71,10 +71,6 @@ class Position:
     """Shards that are left out of the stage's order, by name, and from which place on; None: none. Releases that do not
     know it refuse such a manifest: they would go on with other samples."""
 
-    num_rollbacks: int | None = None
-    """How often the run had gone back before; None: never. Releases that do not know it refuse such a manifest: they
-    would train on what is left out."""
-
     @property
     def stage_finished(self) -> bool:
         """Whether the checkpoint is the one at a stage's end."""
@@ -84,28 +80,6 @@ class Position:
     def folder_name(self) -> str:
         """Name of the checkpoint's folder."""
         return f"{self.stage}-{self.step:08d}"
-
-
-@dataclass(frozen=True, slots=True)
-class Rollback:
-    """A rollback: steps that a run skips for good after going back to before them. Counted from 1 in their stage."""
-
-    stage_index: int
-    stage: str
-    first_step: int
-    last_step: int
-    """The first and the last step that are left out."""
-    finding: str
-    message: str
-    to_stage_index: int
-    to_step: int
-    """The checkpoint that the run went back to; both 0: its start."""
-
-    def __post_init__(self) -> None:
-        """Refuse what no run has written."""
-        counts = (self.stage_index, self.first_step, self.last_step, self.to_stage_index, self.to_step)
-        if not all(type(number) is int and 0 <= number <= _MAX_COUNT for number in counts):
-            raise TypeError(f"steps of a rollback are whole numbers from 0 to {_MAX_COUNT}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +163,6 @@ class Checkpoint:
     health: Mapping[str, Any] = field(default_factory=dict)
     """What was known of the stage's health (``training.health``). Beside the position, where releases that know nothing
     of it pass over it."""
-    rollbacks: tuple[Rollback, ...] = ()
-    """How its run had gone back before."""
 
     def load(self) -> dict[str, dict[str, Tensor]]:
         """Return ``model``, ``first_moment`` and ``second_moment``, each by parameter name.
@@ -286,17 +258,15 @@ def read_checkpoint(path: Path, *, with_sums: bool = True, is_own: bool = True) 
         if position.moment_steps is not None:
             counts.append(position.moment_steps)
         counts.extend((position.left_out or {}).values())
-        counts.append(position.num_rollbacks or 0)
         # Not isinstance: true is an int, too.
         if not all(type(number) is int and 0 <= number <= _MAX_COUNT for number in counts):
             raise TypeError(f"a position is counted in whole numbers from 0 to {_MAX_COUNT}")
         environment, job = Environment(**manifest["environment"]), manifest["run"]["job"]
-        health, rollbacks = manifest.get("health", {}), manifest.get("rollbacks", [])
+        health = manifest.get("health", {})
         if not isinstance(health, dict):
             raise TypeError("health is an object")
-        known = tuple(Rollback(**entry) for entry in rollbacks)
         model_sha256 = manifest["sha256"][MODEL_FILE]
-        return Checkpoint(path, position, environment, job, model_sha256, health, known)
+        return Checkpoint(path, position, environment, job, model_sha256, health)
     except OSError as error:
         raise TrainerError(f"{path}: cannot be read ({error})") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -19,7 +19,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -263,29 +263,16 @@ class CheckpointStore:
             # It stays where refused/ is in it.
             self.root.rmdir()
 
-    def latest_valid(self, distrust_reason: Callable[[Checkpoint], str | None] = lambda _: None) -> Checkpoint | None:
+    def latest_valid(self) -> Checkpoint | None:
         """Return the latest checkpoint that verifies; later ones that do not are moved to ``refused/``.
-
-        distrust_reason: says of one that verifies why it is moved there all the same.
 
         Raises:
             TrainerError: one cannot be read for a reason that may be transient; an older one must not replace it.
         """
-        for found in self.valid():
-            why = distrust_reason(found)
-            if why is None:
-                return found
-            self._set_aside(found.path, f"{found.path}: {why}")
-        return None
-
-    def valid(self) -> Iterator[Checkpoint]:
-        """Yield the checkpoints that verify, latest first; raises and moves others as ``latest_valid`` does."""
         listed, unreadable = list_checkpoints(self.root)
         for path, error in unreadable:
             self._refuse(path, error)
-        for path in listed:
-            if (found := self._verify(path)) is not None:
-                yield found
+        return next((found for path in listed if (found := self._verify(path)) is not None), None)
 
     def prune(self, keep: int) -> int:
         """Delete checkpoints older than the latest ``keep`` that verify, except the last one of a finished stage.

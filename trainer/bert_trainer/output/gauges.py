@@ -61,8 +61,6 @@ GAUGES = {
         "", "Training health findings in the current stage: non-finite gradients, spikes, a low loss scale."
     ),
     "skipped_steps": Described("", "Steps of the current stage whose update was skipped, fp16 overflows included."),
-    "left_out_steps": Described("", "Steps of the current stage whose samples were left out by a rollback."),
-    "rollbacks": Described("", "Rollbacks to a checkpoint."),
     "data_wait_share": Described("share", "Share of the last logging interval that ranks waited for input batches."),
     "checkpoint_seconds": Described("seconds", "Time that writing the latest checkpoint took."),
     "volume_free_share": Described("share", "Free share of the output folder's file system."),
@@ -143,8 +141,6 @@ ON_THE_LINE_UNLESS_ZERO = (
     "checkpoint_s",
     "unhealthy_findings",
     "skipped_steps",
-    "left_out_steps",
-    "rollbacks",
 )
 
 

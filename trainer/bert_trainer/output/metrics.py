@@ -170,9 +170,8 @@ class MetricsWriter:
                 # One write per line: a killed run leaves at most one incomplete last line, which _end_cut_line ends.
                 kept = {key: value for key, value in record.items() if _is_json(value)}
                 file.write(json.dumps(kept | {key: list(figures) for key, figures in of_ranks.items()}) + "\n")
-                if event in ("evaluated", "rolled_back"):
+                if event == "evaluated":
                     # On the disk before a checkpoint of the same step: what lies behind one is not evaluated again.
-                    # And before the run goes back: what was evaluated behind that checkpoint counts no more.
                     file.flush()
                     os.fsync(file.fileno())
         except TrainerError:

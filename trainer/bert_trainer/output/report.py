@@ -95,19 +95,11 @@ def _count_attempts(keys: Iterable[tuple[str, int, int]]) -> int:
 
 
 def list_by_step(records: list[Record], stage: str, event: str = "progress") -> list[Record]:
-    """Return a stage's records in order; a step that was trained again after a kill counts once, the last time.
-
-    Those that a rollback went back behind count no more.
-    """
+    """Return a stage's records in order; a step that was trained again after a kill counts once, the last time."""
     by_step: dict[int, Record] = {}
     for record in records:
-        if record.get("stage") != stage:
-            continue
-        step = int(record.get("step") or 0)
-        if record["event"] == "rolled_back":
-            by_step = {at: kept for at, kept in by_step.items() if at <= step}
-        elif record["event"] == event:
-            by_step[step] = record
+        if (record.get("stage"), record["event"]) == (stage, event):
+            by_step[int(record.get("step") or 0)] = record
     return [by_step[step] for step in sorted(by_step)]
 
 

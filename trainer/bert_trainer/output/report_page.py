@@ -246,12 +246,11 @@ def _times(run: Run) -> Markup:
                     form(_scaled(_most(found, "memory_bytes"), 1e-9), ".2f"),
                     f"{len(saves)}" + (f" x {_most(saves, 'seconds'):.2f} s at most" if saves else ""),
                     form(found[-1].get("skipped_steps"), "d"),
-                    form(found[-1].get("rollbacks"), "d"),
                 )
             )
     header = (
         *("stage", "waiting for data", "reduction, ms per step", "of it not hidden", "token imbalance, worst"),
-        *("memory of a rank, GB", "checkpoints", "steps skipped", "rollbacks"),
+        *("memory of a rank, GB", "checkpoints", "steps skipped"),
     )
     kept = [at for at in range(len(header)) if any(row[at] for row in rows)]
     return table([header[at] for at in kept], [[row[at] for at in kept] for row in rows], numbers=range(1, len(kept)))

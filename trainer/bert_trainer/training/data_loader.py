@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -275,7 +275,6 @@ class StageReader:
         masking: DynamicMasking | None = None,
         balanced: bool = True,
         staged: Callable[[Batch], Batch] | None = None,
-        left_out: Collection[int] = (),
     ) -> None:
         """Prepare to read; the thread starts on ``__enter__``.
 
@@ -291,7 +290,6 @@ class StageReader:
             masking: Draws masks; without it those of the files are used.
             balanced: Ranks get nearly the same number of tokens of every step; otherwise contiguous parts of it.
             staged: Applied to every micro-batch in the reading thread (``Backend.stage_batch``).
-            left_out: Steps, counted from 0, that ``next_step`` passes over.
         """
         self.folder = folder
         self.order = order
@@ -308,14 +306,14 @@ class StageReader:
         """Seconds that ``next_step`` has waited since the stage began."""
         self.failed_shard: int | None = None
         """The shard whose reading has failed, once ``next_step`` has raised its error."""
-        self._last_step, self._left_out = last_step, left_out
+        self._last_step = last_step
         self._loaded: tuple[tuple[int, int], RaggedSamples] | None = None
         self._queue: queue.Queue[tuple[list[Batch], int] | BaseException] = queue.Queue(_READ_AHEAD_STEPS)
         self._closed = threading.Event()
         self._thread = self._make_thread(first_step)
 
     def _make_thread(self, first_step: int) -> threading.Thread:
-        steps = (step for step in range(first_step, self._last_step) if step not in self._left_out)
+        steps = range(first_step, self._last_step)
         return threading.Thread(target=self._read_ahead, args=(steps,), name="stage-reader", daemon=True)
 
     def __enter__(self) -> StageReader:

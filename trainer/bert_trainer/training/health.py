@@ -26,7 +26,7 @@ _MIN_DEVIATION = 1e-3
 
 HINT = (
     "lower the learning rate or lengthen the warm-up; with fp16, use bf16 or fp32. Or let the run go on without such "
-    "steps: health.onUnhealthy: Skip or Rollback"
+    "steps: health.onUnhealthy: Skip"
 )
 
 
@@ -46,7 +46,7 @@ class Health:
     """State of a stage's health checks; in a finetune stage, of a run's."""
 
     def __init__(self, config: HealthSpec, stage: str, *, finetuning: bool = False) -> None:
-        """finetuning: ``Rollback`` skips, and losses are not judged."""
+        """finetuning: losses are not judged."""
         self.config = config
         self.stage = stage
         self.findings = 0
@@ -94,11 +94,6 @@ class Health:
         return {"unhealthy_findings": self.findings, "skipped_steps": self.skipped_steps}
 
     @property
-    def is_suspicious(self) -> bool:
-        """Whether recent losses were high, so that the run may roll back behind a checkpoint taken now."""
-        return self._num_high > 0 and self._action("loss") == "Rollback"
-
-    @property
     def own_numbers(self) -> list[float]:
         """This rank's contribution to the sums that ``judge_last_step`` takes: verdict, its square, loss part."""
         return [self._verdict, self._verdict**2, self._own_loss]
@@ -128,7 +123,7 @@ class Health:
         """Gradient norm above which the next update is skipped."""
         if self._holds:
             return -math.inf
-        return math.inf if self._action("gradientNorm") == "Report" else self._norm_limit
+        return math.inf if self.config.action("gradientNorm") == "Report" else self._norm_limit
 
     @property
     def why_skipped(self) -> str | None:
@@ -138,7 +133,7 @@ class Health:
     @property
     def _holds(self) -> bool:
         """Whether updates wait for the loss to come back."""
-        return self._action("loss") == "Skip" and self._num_high >= self.config.loss_steps
+        return self.config.action("loss") == "Skip" and self._num_high >= self.config.loss_steps
 
     @property
     def _norm_limit(self) -> float:
@@ -196,7 +191,7 @@ class Health:
         )
         was_known = self._num_high > self.config.loss_steps
         found = None if was_known else self._find("loss", first, step, message)
-        if self._action("loss") == "Report":
+        if self.config.action("loss") == "Report":
             # Reported once. Where the loss stays so high, that is what the next one is compared with.
             self._losses.clear()
             self._num_high = 0
@@ -214,19 +209,14 @@ class Health:
         self._why_skipped = found.message if found else "the loss has not come back"
         self._skipped_in_a_row += 1
         most = self.config.max_skipped_steps
-        if self._skipped_in_a_row <= most or (found is not None and found.action in ("Rollback", "Stop")):
+        if self._skipped_in_a_row <= most or (found is not None and found.action == "Stop"):
             return found
         message = f"{self._why_skipped}; {self._skipped_in_a_row} updates in a row were skipped, allowed: {most}"
         return Finding(found.name if found else "loss", "Stop", self.stage, step, step, message)
 
     def _find(self, name: FindingName, first: int, last: int, message: str) -> Finding:
         self.findings += 1
-        return Finding(name, self._action(name), self.stage, first, last, message)
-
-    def _action(self, name: FindingName) -> Action:
-        action = self.config.action(name)
-        # Fine-tuning judges gradients alone, whose update was not applied: to go back would come to the same weights.
-        return "Skip" if self._finetuning and action == "Rollback" else action
+        return Finding(name, self.config.action(name), self.stage, first, last, message)
 
     def _describe_norm(self, step: int, norm: float) -> str:
         return (

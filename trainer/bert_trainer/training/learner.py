@@ -90,14 +90,6 @@ class Learner(Generic[ModelT]):
         owned = frozenset(moments) if self.optimizer.partition.is_split else frozenset[str]()
         return LearnerState(self.state_views(moments), owned)
 
-    def restart(self, initial: Mapping[str, Tensor]) -> None:
-        """Give parameters their initial values, by name, and forget everything learnt since."""
-        with torch.no_grad():
-            for name, view in self.parameters.named(self.parameters.values).items():
-                view.copy_(initial[name])
-        self.optimizer.start_stage(keep_moments=False)
-        self.scaler = LossScaler(enabled=self.scaler.enabled)
-
     def free_training_buffers(self) -> None:
         """Free gradients and moments of a model that no stage will train any more; weights stay."""
         for span in self.parameters.spans:

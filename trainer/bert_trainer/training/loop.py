@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Collection
 from functools import partial
 
 from bert_job.run_config import CheckpointConfig, RunConfig
@@ -36,7 +35,6 @@ from bert_trainer.training.checkpoint_schedule import CheckpointSchedule
 from bert_trainer.training.data_loader import StageReader, num_micro_batches
 from bert_trainer.training.evaluate_stage import evaluate_and_report
 from bert_trainer.training.evaluation import Accuracy, evaluate, unigram_baseline
-from bert_trainer.training.findings import RolledBack
 from bert_trainer.training.finetuning.data import check_data
 from bert_trainer.training.finetuning.run import finetune
 from bert_trainer.training.interval import Interval
@@ -101,14 +99,8 @@ def run_stages(session: Session, stop: StopSignal) -> None:
             session.micro_batch_sizes.update(
                 choose_micro_batch_sizes(config.stages, trials, world, writer, first_stage=first)
             )
-            finished = False
-            while not finished:
-                try:
-                    for index in range(session.first_stage, len(config.stages)):
-                        run_stage(session, index, config.stages[index], stop)
-                    finished = True
-                except RolledBack as back:
-                    session = session.rolled_back(back)
+            for index in range(first, len(config.stages)):
+                run_stage(session, index, config.stages[index], stop)
             with watched().activity("writing the report"):
                 writer.finish()
     except TrainerError as error:
@@ -153,8 +145,8 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     started_at_s = time.monotonic()
     saves = _checkpoint_schedule(stage.checkpoint or config.checkpoint, data, world)
     interval = Interval(learner, world, writer, session.hosts, micro_batch_size=size)
-    health, left_out = session.health_in(index), session.left_out_in(index)
-    with _open_reader(progress, size, learner.model, world, left_out) as reader, watched().stage(stage.name):
+    health = session.health_in(index)
+    with _open_reader(progress, size, learner.model, world) as reader, watched().stage(stage.name):
         steps = Steps(
             progress=progress,
             reader=reader,
@@ -170,34 +162,30 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
             config=config,
             passes=num_micro_batches(stage.global_batch_size, size, world.size),
         )
-        at_end = is_overdue = False
+        at_end = False
         while not at_end:
             profiler.start_step(stage.name, progress.step + 1)
-            samples_before, why_left_out = progress.samples, left_out.get(progress.step + 1)
-            result, in_time = steps.take() if why_left_out is None else (None, False)
+            samples_before = progress.samples
+            result, in_time = steps.take()
             watched().step()
-            progress.advance(writer, skipped=health.why_skipped if result else None, left_out=why_left_out)
+            progress.advance(writer, skipped=health.why_skipped)
             writer.has_trained = True
             interval.set_data_wait(reader.waited_s)
 
             at_end = progress.step == data.total_steps
             is_reported = progress.step % config.logging.every_steps == 0 or at_end
-            figures = {**health.figures(), **session.rollback_figures(index, progress.step)}
             if is_reported:
-                interval.publish(progress, result, figures, evaluations_s=evaluations.remaining_s(progress.step))
+                left_s = evaluations.remaining_s(progress.step)
+                interval.publish(progress, result, health.figures(), evaluations_s=left_s)
             if evaluations.times.is_due(progress.step):
                 with profiler.paused(), interval.paused(), watched().activity(f"the evaluation of {stage.name}"):
                     evaluations.run(progress.step)
                 at_end = at_end or evaluations.target_met
                 if at_end and not is_reported:
-                    interval.publish(progress, result, figures)
-            is_overdue |= saves.is_due(progress.step, samples_before, progress.samples, in_time=in_time)
-            if at_end or is_overdue:
+                    interval.publish(progress, result, health.figures())
+            if saves.is_due(progress.step, samples_before, progress.samples, in_time=in_time) or at_end:
                 steps.check_health()
-            # While the last losses were high, the next one may send the run back behind a checkpoint of now.
-            if at_end or (is_overdue and not health.is_suspicious):
                 steps.save(at_end=at_end)
-                is_overdue = False
             profiler.end_step()
             # Checkpoints are written in the background: a write that failed ends the run at the end of this step.
             writer.raise_if_failed()
@@ -227,9 +215,7 @@ def _open_evaluations(session: Session, stage: PretrainStage, index: int) -> Sta
     return StageEvaluations.open(stage, data.training[index], measure, judge, session.writer)
 
 
-def _open_reader(
-    progress: StageProgress, micro_batch_size: int, model: Bert, world: World, left_out: Collection[int]
-) -> StageReader:
+def _open_reader(progress: StageProgress, micro_batch_size: int, model: Bert, world: World) -> StageReader:
     # What the stage goes on with: its checkpoint may leave out shards.
     stage, data = progress.stage, progress.data
     return StageReader(
@@ -247,7 +233,6 @@ def _open_reader(
         staged=partial(
             model.backend.stage_batch, sequence_length=stage.sequence_length, micro_batch_size=micro_batch_size
         ),
-        left_out=[step - 1 for step in left_out],
     )
 
 

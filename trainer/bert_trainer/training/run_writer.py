@@ -13,8 +13,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -22,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_job.run_config import RunConfig
-from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position, Rollback
-from bert_trainer.checkpoints.rollbacks import distrust_reason, merge_rollbacks, read_rollbacks, write_rollbacks
+from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position
 from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.errors import FencedError, Stopped, TrainerError
 from bert_trainer.output.inputs import release
@@ -37,8 +35,6 @@ from bert_trainer.output.termination import write_termination
 from bert_trainer.parallel.world import World, on_rank_0
 from bert_trainer.system.atomic_files import disk_errors, open_no_link
 from bert_trainer.system.processor import read_model_name, read_text
-from bert_trainer.training.findings import announce_rollbacks, roll_back
-from bert_trainer.training.health import Finding
 from bert_trainer.training.learner import LearnerState
 
 logger = logging.getLogger(__name__)
@@ -66,8 +62,6 @@ class RunWriter:
         self.folder = folder
         self.environment = environment
         """Of this attempt, as checkpoints record it."""
-        self.rollbacks: tuple[Rollback, ...] = ()
-        """Of the run so far; on rank 0, elsewhere empty."""
         self.has_trained = False
         """A step was taken, by this attempt or before the checkpoint that it resumed: from there on trouble with files
         is no mistake in the configuration."""
@@ -100,17 +94,15 @@ class RunWriter:
         numbers: Callable[[], NDArray[np.int64]],
         *,
         skipped: str | None = None,
-        left_out: str | None = None,
     ) -> str:
         """Return the hash of a stage's samples after one more step, and write the ledger if there is one.
 
         Args:
             stage: Its name.
             step: Of the stage, counted from 0.
-            before: The hash so far; returned unchanged on other ranks than 0, and where the step is left out.
+            before: The hash so far; returned unchanged on other ranks than 0.
             numbers: Called on rank 0 alone: the step's samples, in order.
             skipped: Why the step's update was not applied; None if it was.
-            left_out: Why its samples were not read at all; None if they were.
         """
         return before
 
@@ -125,7 +117,7 @@ class RunWriter:
         """
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """Return the latest checkpoint that verifies, and holds no step that a rollback has left out."""
+        """Return the latest checkpoint that verifies."""
         return None
 
     def save(self, position: Position, state: LearnerState, health: Mapping[str, Any] | None = None) -> None:
@@ -136,19 +128,6 @@ class RunWriter:
             state: From ``Learner.gather_state``, which is collective.
             health: Of the stage, as ``Health.state`` returns it; None: nothing is judged that a resume needs.
         """
-
-    def roll_back(self, stage_index: int, finding: Finding, most: int) -> tuple[Rollback, ...]:
-        """Record that the run goes back from a finding, and return all rollbacks; for ``on_rank_0``.
-
-        Args:
-            stage_index: Of the stage.
-            finding: Its steps are left out from now on, and checkpoints with one of them set aside.
-            most: Rollbacks in a row without a new checkpoint.
-
-        Raises:
-            TrainingUnhealthy: that was one too many, or there is nothing to go back to.
-        """
-        raise AssertionError("runs on rank 0")
 
     def raise_if_failed(self) -> None:
         """Raise the error of a checkpoint that could not be written in the background."""
@@ -193,7 +172,6 @@ class Rank0Writer(RunWriter):
         self._took_s: deque[float] = deque(maxlen=_SAVES_KEPT)
         self._step_s = 0.0
         self._resumed: dict[str, Value] = {}
-        self.rollbacks = read_rollbacks(folder.path)
 
     def _announce(self, position: Position, path: Path, seconds: float) -> None:
         num_bytes = sum(file.stat().st_size for file in path.iterdir())
@@ -257,19 +235,13 @@ class Rank0Writer(RunWriter):
         numbers: Callable[[], NDArray[np.int64]],
         *,
         skipped: str | None = None,
-        left_out: str | None = None,
     ) -> str:
         samples = numbers()
         if self.folder.config.logging.sample_ledger:
-            listed = samples.tolist()
-            entry: dict[str, Any] = {"stage": stage, "step": step, "samples": listed}
+            entry: dict[str, Any] = {"stage": stage, "step": step, "samples": samples.tolist()}
             if skipped is not None:
                 entry["skipped"] = skipped
-            if left_out is not None:
-                entry |= {"samples": [], "left_out": listed, "why": left_out}
             self._note(entry)
-        if left_out is not None:
-            return before
         return hashlib.sha256(bytes.fromhex(before) + samples.astype("<i8").tobytes()).hexdigest()
 
     def left_out(self, stage: str, step: int, path: Path, *, message: str) -> None:  # noqa: D102
@@ -285,29 +257,13 @@ class Rank0Writer(RunWriter):
             file.write(json.dumps(entry) + "\n")
 
     def latest_checkpoint(self) -> Checkpoint | None:  # noqa: D102
-        found = self.store.latest_valid(partial(distrust_reason, rollbacks=self.rollbacks))
-        if found is not None and (whole := merge_rollbacks(found, self.rollbacks)) != self.rollbacks:
-            logger.warning("Made the record of rollbacks whole, which lacked some that %s knows of", found.path)
-            self.rollbacks = whole
-            self.folder.check_fence()
-            write_rollbacks(self.folder.path, whole)
-        announce_rollbacks(self.folder, self.rollbacks, self.event)
-        return found
+        return self.store.latest_valid()
 
     def save(  # noqa: D102
         self, position: Position, state: LearnerState, health: Mapping[str, Any] | None = None
     ) -> None:
-        more: dict[str, Any] = {} if health is None else {"health": health}
-        if self.rollbacks:
-            position = replace(position, num_rollbacks=len(self.rollbacks))
-            more["rollbacks"] = [asdict(rollback) for rollback in self.rollbacks]
+        more = {} if health is None else {"health": health}
         self.store.save(position, state.tensors, owned=state.owned, more=more)
-
-    def roll_back(self, stage_index: int, finding: Finding, most: int) -> tuple[Rollback, ...]:  # noqa: D102
-        self.store.wait()
-        self.rollbacks = roll_back(self.store, self.rollbacks, stage_index, finding, most=most)
-        announce_rollbacks(self.folder, self.rollbacks, self.event)
-        return self.rollbacks
 
     def raise_if_failed(self) -> None:  # noqa: D102
         self.store.raise_if_failed()

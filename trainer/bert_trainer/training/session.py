@@ -8,21 +8,18 @@ Whatever is wrong with a job is found before the first step. Only the entries of
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from bert_job.health import HealthSpec
 from bert_job.run_config import RunConfig
 from bert_job.run_stages import PretrainStage
-from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Rollback
-from bert_trainer.checkpoints.rollbacks import left_out_steps
+from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment
 from bert_trainer.dataset.sampling.dynamic_masking import WORD_MASKS_VERSION
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.parallel.world import World, gather_texts, on_rank_0
-from bert_trainer.system.heartbeat import watched
 from bert_trainer.training.device import Compute
-from bert_trainer.training.findings import RolledBack
 from bert_trainer.training.health import Health
 from bert_trainer.training.learner import Learner
 from bert_trainer.training.micro_batch_size import configured_micro_batch_sizes
@@ -49,8 +46,6 @@ class Session:
     profiler: Profiler
     hosts: tuple[str, ...]
     """Machine or pod of every rank."""
-    rollbacks: tuple[Rollback, ...]
-    """Of the run so far, oldest first."""
     micro_batch_sizes: dict[int, int]
     """By index of the stage; ``auto`` ones are missing until ``choose_micro_batch_sizes`` has measured them."""
 
@@ -83,8 +78,6 @@ class Session:
             resumed_from=resumed_from,
             profiler=_open_profiler(config, world, compute, writer),
             hosts=tuple(gather_texts(world, socket.gethostname())),
-            # Behind resume, which makes their record whole.
-            rollbacks=writer.on_rank_0(lambda: writer.rollbacks),
             micro_batch_sizes=configured_micro_batch_sizes(config.stages),
         )
 
@@ -109,34 +102,6 @@ class Session:
         if at is not None:
             health.load(at.health)
         return health
-
-    def left_out_in(self, index: int) -> dict[int, str]:
-        """Return the steps of a stage, counted from 1, that rollbacks skip, with the reason."""
-        return left_out_steps(self.rollbacks, index)
-
-    def rollback_figures(self, index: int, step: int) -> dict[str, int]:
-        """Return the rollback metrics of a stage after a step."""
-        left_out = sum(number <= step for number in self.left_out_in(index))
-        return {"left_out_steps": left_out, "rollbacks": len(self.rollbacks)}
-
-    def rolled_back(self, back: RolledBack) -> Session:
-        """Return the session rolled back to the newest checkpoint before a finding, or the start. Collective.
-
-        Raises:
-            TrainingUnhealthy: as ``findings.roll_back``.
-        """
-        writer, learner = self.writer, self.learner
-        with watched().activity("going back to a checkpoint"):
-            self.profiler.close()
-            most = self.health.max_rollbacks
-            rollbacks = writer.on_rank_0(lambda: writer.roll_back(back.stage_index, back.finding, most))
-            # As at the start of the run, for where no checkpoint replaces it.
-            initial = Bert(self.config.sizes, len(self.data.vocabulary.tokens))
-            initial.initialize(self.config.seed)
-            learner.restart(dict(initial.named_parameters()))
-            stages, start = self.config.stages, self.config.initial_checkpoint
-            resumed = resume(stages, start, self.data.vocabulary, learner, self.world, writer)
-        return replace(self, resumed_from=resumed, rollbacks=rollbacks)
 
     def close(self) -> None:
         """Close rank 0's files, after the checkpoint that is being written is in place."""

@@ -166,17 +166,12 @@ def format_against_target(accuracy: float, wanted: float) -> str:
 
 
 def accuracies_by_step(records: Iterable[Record], stage: str) -> dict[int, float]:
-    """Return the masked-LM accuracy of a stage's evaluations while it trained, by step; damaged records are skipped.
-
-    Those that a rollback went back behind are left out: another model will be at those steps.
-    """
+    """Return the masked-LM accuracy of a stage's evaluations while it trained, by step; damaged records are skipped."""
     found: dict[int, float] = {}
     for record in records:
         if record.get("stage") != stage:
             continue
         step, accuracy = record.get("step"), record.get("mlm_accuracy")
-        if record.get("event") == "rolled_back" and type(step) is int:
-            found = {at: figure for at, figure in found.items() if at <= step}
         if record.get("event") != "evaluated":
             continue
         if type(step) is int and isinstance(accuracy, int | float) and 0 <= accuracy <= 1:

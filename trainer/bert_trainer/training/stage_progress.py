@@ -33,8 +33,8 @@ class StageProgress:
         """Sequences of the stage so far."""
         return self.step * self.stage.global_batch_size
 
-    def advance(self, writer: RunWriter, *, skipped: str | None = None, left_out: str | None = None) -> None:
-        """Count a step; rank 0 also hashes its sample numbers. skipped, left_out: as ``RunWriter.chain_samples``."""
+    def advance(self, writer: RunWriter, *, skipped: str | None = None) -> None:
+        """Count a step; rank 0 also hashes its sample numbers. skipped: as ``RunWriter.chain_samples``."""
         first, behind = self.samples, self.samples + self.stage.global_batch_size
         order = self.data.order
         self.sample_hash = writer.chain_samples(
@@ -43,7 +43,6 @@ class StageProgress:
             self.sample_hash,
             lambda: order.sample_numbers(first, behind),
             skipped=skipped,
-            left_out=left_out,
         )
         self.step += 1
 

@@ -57,7 +57,7 @@ class Steps:
 
         Raises:
             Stopped: on request, before the step.
-            RolledBack, TrainingUnhealthy, RanksDisagree: what health says of the step before.
+            TrainingUnhealthy, RanksDisagree: what health says of the step before.
         """
         progress, learner, health = self.progress, self.learner, self.health
         batches, (masked_tokens, stops, in_time, *of_health) = self._next_batches()
@@ -84,14 +84,14 @@ class Steps:
         """Judge the last step before it is saved.
 
         Raises:
-            RolledBack, TrainingUnhealthy, RanksDisagree: what it says.
+            TrainingUnhealthy, RanksDisagree: what it says.
         """
         # All of the numbers: a library may add one in another place in another order.
         self._act_on_health(_agree(self.world, self.health)[-3:])
 
     def _act_on_health(self, summed: Sequence[float]) -> None:
         for finding in self.health.judge_last_step(summed, self.world.size):
-            apply_remedy(finding, self.progress.index, self.writer.event, self.learner.scaler)
+            apply_remedy(finding, self.writer.event, self.learner.scaler)
 
     def _next_batches(self) -> tuple[list[Batch], list[float]]:
         """Return this rank's micro-batches of the next step, and what all ranks have agreed on before it.

@@ -57,7 +57,7 @@ class TimeSpent:
 
 @dataclass(slots=True)
 class _Part:
-    """What one stage took in one attempt, up to its newest report; after a rollback it begins once more."""
+    """What one stage took in one attempt, up to its newest report."""
 
     stage: str | None
     elapsed_s: float
@@ -134,7 +134,7 @@ def _parts(records: Iterable[ProgressRecord]) -> list[_Part]:
         waits = {name: _seconds(record, name) or 0.0 for name in OF_A_STAGE}
         if sum(waits.values()) > elapsed_s:
             continue  # of another program
-        if parts and parts[-1].stage == record.stage and parts[-1].elapsed_s <= elapsed_s:
+        if parts and parts[-1].stage == record.stage:
             parts[-1].elapsed_s, parts[-1].waits = elapsed_s, waits
         else:
             parts.append(_Part(record.stage, elapsed_s, waits))

@@ -288,7 +288,7 @@ def _step(
         finding = health.judge_step(progress.stage_step(plan) + 1, result, learner.scaler)
         try:
             # Ranks that train one model together act when they have agreed.
-            apply_remedy(finding if learner.is_split_by_rank else None, state.index, state.writer.event, learner.scaler)
+            apply_remedy(finding if learner.is_split_by_rank else None, state.writer.event, learner.scaler)
         except TrainingUnhealthy as raised:
             error = raised
     if learner.is_split_by_rank:
@@ -317,7 +317,7 @@ def _agree(state: _StageState, health: Health, stopped: bool = False, in_time: b
     stops, in_times, *of_health = learner.all_ranks.sum_numbers([stopped, in_time, *own])
     if not learner.is_split_by_rank:
         for finding in health.judge_last_step(of_health, learner.all_ranks.size):
-            apply_remedy(finding, state.index, state.writer.event, learner.scaler)
+            apply_remedy(finding, state.writer.event, learner.scaler)
     return [stops, in_times]
 
 
