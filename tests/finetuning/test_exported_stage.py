@@ -159,6 +159,6 @@ def test_weights_that_were_damaged_since_are_not_exported(tmp_path: Path) -> Non
     weights.write_bytes(damaged)
     again = Session.open(session.config, SingleRank(), attempt=2)
     with pytest.raises(TrainerError, match="finetune/rule/best"):
-        export_and_report(1, again.config, again.data, again.learner.model, again.writer)
+        export_and_report(again, 1, again.config.stages[1])  # type: ignore[arg-type]
     again.close()
     assert [path.name for path in (tmp_path / "run" / "export").iterdir()] == ["huggingface"], "the first one stays"

@@ -147,7 +147,7 @@ def test_a_stop_in_any_precision_is_exact(tmp_path: Path, task: Path, precision:
 def test_gradients_that_are_not_finite_end_the_run_on_all_ranks(tmp_path: Path, task: Path, synchronized: bool) -> None:
     stage = finetune_stage(task, synchronize_gradients=synchronized)
     # More than any stage may ask for.
-    rate = mock.patch("bert_trainer.training.finetuning.run.learning_rate", return_value=1e30)
+    rate = mock.patch("bert_trainer.training.finetuning.objective.learning_rate", return_value=1e30)
     with rate, pytest.raises(TrainerError, match=r"the gradients of step \d are not finite"):
         run(finetune_document(tmp_path / "out", task, stage), ranks=2)
 

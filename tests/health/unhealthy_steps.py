@@ -37,10 +37,8 @@ def spoiling(take_step: Any, factors: dict[tuple[str, int], float]) -> Any:
     """Return ``take_step`` with another loss in some steps."""
 
     def take(learner: Any, batches: Any, loss_of: Any, *arguments: Any, **named: Any) -> Any:
-        # Both callers, train_step and fine-tuning's _step, call their place in the run so.
-        progress = sys._getframe(1).f_locals["progress"]
-        stage = progress.stage if isinstance(progress.stage, str) else progress.stage.name
-        factor = factors.get((stage, progress.step + 1))
+        objective = sys._getframe(1).f_locals["objective"]
+        factor = factors.get((objective.stage.name, objective.step + 1))
         spoilt = loss_of if factor is None else lambda batch: loss_of(batch) * factor
         return take_step(learner, batches, spoilt, *arguments, **named)
 
@@ -50,11 +48,8 @@ def spoiling(take_step: Any, factors: dict[tuple[str, int], float]) -> Any:
 def spoil(monkeypatch: Any, text: str) -> None:
     """Spoil steps of runs in this process."""
     from bert_trainer.training import learner, steps
-    from bert_trainer.training.finetuning import run
 
-    take = spoiling(learner.take_step, parse(text))
-    monkeypatch.setattr(steps, "take_step", take)
-    monkeypatch.setattr(run, "take_step", take)
+    monkeypatch.setattr(steps, "take_step", spoiling(learner.take_step, parse(text)))
 
 
 def write_hook(folder: Path) -> Path:

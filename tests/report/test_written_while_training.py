@@ -17,7 +17,7 @@ from bert_trainer.output.metrics import read_metrics
 from bert_trainer.output.run_facts import load_run
 from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training import evaluate_stage, run_writer
-from bert_trainer.training.run_writer import Rank0Writer
+from bert_trainer.training.run_writer import RunWriter
 from bert_trainer.training.session import Session
 from in_process import train
 from tiny_run import pretrain_stage, run_config, write_dataset
@@ -36,14 +36,14 @@ def config(tmp_path: Path) -> RunConfig:
 
 def test_every_stage_and_the_run_s_end_write_it(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, seen = Path(config.output_folder), []
-    write = Rank0Writer._write_page
+    write = RunWriter._write_page
 
-    def look(writer: Rank0Writer, *, is_done: bool = False) -> None:
+    def look(writer: RunWriter, *, is_done: bool = False) -> None:
         write(writer, is_done=is_done)
         page = (folder / "report.html").read_text()
         seen.append((load_run(folder).report["stages"][1]["steps"], "Succeeded" in page, "Not finished" in page))
 
-    monkeypatch.setattr(Rank0Writer, "_write_page", look)
+    monkeypatch.setattr(RunWriter, "_write_page", look)
     # The toy text has no sentences.
     mask = FilledMask(before=SECRET, after="", truth=SECRET, guesses=((SECRET, 0.5),))
     monkeypatch.setattr(evaluate_stage, "fill_masks", lambda *_, **__: (mask,))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bert_trainer.parallel.row_balancing import rank_slice
-from bert_trainer.parallel.world import Done, Pending, SingleRank
+from bert_trainer.parallel.world import Done, PeerFailed, Pending, SingleRank
 
 T = TypeVar("T")
 
@@ -93,5 +93,7 @@ def run_threads(size: int, action: Callable[[ThreadedWorld], T]) -> list[T]:
     for thread in threads:
         thread.join()
     if errors:
-        raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
+        # What others say of a rank that has ended comes before its own error, where that takes longer to leave.
+        of_others = (threading.BrokenBarrierError, PeerFailed)
+        raise next((error for error in errors if not isinstance(error, of_others)), errors[0])
     return results

@@ -43,7 +43,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_ends_the_run_by_its_name_and_proposes_what_needs_less(
     tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(steps, "train_step", no_memory)
+    monkeypatch.setattr(steps, "take_step", no_memory)
     config = run_config(tmp_path / "out", write_dataset(tmp_path / "data"))
     with pytest.raises(OutOfDeviceMemory, match="phase1: rank 0 has no GPU memory left"):
         loop.train(config, attempt=1)

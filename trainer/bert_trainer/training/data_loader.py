@@ -13,11 +13,13 @@ import logging
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -255,10 +257,83 @@ def num_micro_batches(global_batch_size: int, micro_batch_size: int, world_size:
     return sum(-(-(stop - start) // micro_batch_size) for start, stop in slices)
 
 
-class StageReader:
-    """One rank's micro-batches of a stage, prefetched by a thread.
+class ReadAhead(ABC):
+    """One rank's micro-batches of the steps of a training, prefetched by a thread.
 
-    Use it as a context manager, so that the thread ends with the stage.
+    Use it as a context manager, so that the thread ends with the training.
+    """
+
+    def __init__(self, first_step: int, last_step: int) -> None:
+        """Prepare to read; the thread starts on ``__enter__``. Steps are counted from 0, last_step is exclusive."""
+        self.most_tokens = 0
+        """Real tokens of the busiest rank in the step that ``next_step`` returned last."""
+        self.waited_s = 0.0
+        """Seconds that ``next_step`` has waited so far."""
+        self._last_step = last_step
+        self._queue: queue.Queue[tuple[list[Batch], int] | BaseException] = queue.Queue(_READ_AHEAD_STEPS)
+        self._closed = threading.Event()
+        self._thread = self._make_thread(first_step)
+
+    @abstractmethod
+    def read_step(self, step: int) -> tuple[list[Batch], int]:
+        """Return this rank's micro-batches, and the real tokens of the busiest rank."""
+
+    def _make_thread(self, first_step: int) -> threading.Thread:
+        steps = range(first_step, self._last_step)
+        return threading.Thread(target=self._read_ahead, args=(steps,), name="stage-reader", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start reading."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop reading and wait for the thread."""
+        self._stop()
+
+    def _restart(self, step: int) -> None:
+        """Read on from a step, where nothing is read ahead any more."""
+        self._closed.clear()
+        self._thread = self._make_thread(step)
+        self._thread.start()
+
+    def _stop(self) -> None:
+        self._closed.set()
+        # The thread may block on a full queue, and may fill it again after each draining, until it sees the flag.
+        while self._thread.is_alive():
+            self._drain()
+            self._thread.join(timeout=0.01)
+
+    def next_step(self) -> list[Batch]:
+        """Return the micro-batches of the next step, in order; raises whatever ended the reading."""
+        began_s = time.monotonic()
+        # Without a timeout: whatever ends the reader, its error included, comes through this queue.
+        item = self._queue.get()
+        self.waited_s += time.monotonic() - began_s
+        if isinstance(item, BaseException):
+            raise item
+        batches, self.most_tokens = item
+        return batches
+
+    def _drain(self) -> None:
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+    def _read_ahead(self, steps: Iterable[int]) -> None:
+        try:
+            for step in steps:
+                if self._closed.is_set():
+                    return
+                self._queue.put(self.read_step(step))
+        except BaseException as error:  # noqa: BLE001 - raised in the training thread by next_step
+            self._queue.put(error)
+
+
+class StageReader(ReadAhead):
+    """Reads the steps of a pretrain stage.
+
+    ``next_step`` raises DataUnreadable where a shard cannot be used, which ``failed_shard`` names, and StorageFailed
+    where the folder of shards is gone.
     """
 
     def __init__(
@@ -291,6 +366,7 @@ class StageReader:
             balanced: Ranks get nearly the same number of tokens of every step; otherwise contiguous parts of it.
             staged: Applied to every micro-batch in the reading thread (``Backend.stage_batch``).
         """
+        super().__init__(first_step, last_step)
         self.folder = folder
         self.order = order
         self.global_batch_size = global_batch_size
@@ -300,75 +376,16 @@ class StageReader:
         self.world_size = world_size
         self.balanced = balanced
         self.staged = staged
-        self.most_tokens = 0
-        """Real tokens of the busiest rank in the step that ``next_step`` returned last."""
-        self.waited_s = 0.0
-        """Seconds that ``next_step`` has waited since the stage began."""
         self.failed_shard: int | None = None
         """The shard whose reading has failed, once ``next_step`` has raised its error."""
-        self._last_step = last_step
         self._loaded: tuple[tuple[int, int], RaggedSamples] | None = None
-        self._queue: queue.Queue[tuple[list[Batch], int] | BaseException] = queue.Queue(_READ_AHEAD_STEPS)
-        self._closed = threading.Event()
-        self._thread = self._make_thread(first_step)
-
-    def _make_thread(self, first_step: int) -> threading.Thread:
-        steps = range(first_step, self._last_step)
-        return threading.Thread(target=self._read_ahead, args=(steps,), name="stage-reader", daemon=True)
-
-    def __enter__(self) -> StageReader:
-        """Start reading."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop reading and wait for the thread."""
-        self._stop()
 
     def restart(self, order: SampleOrder, step: int) -> None:
         """Read another order from a step on; what was read ahead is forgotten."""
         self._stop()
         self._drain()
         self.order, self._loaded, self.failed_shard = order, None, None
-        self._closed.clear()
-        self._thread = self._make_thread(step)
-        self._thread.start()
-
-    def _stop(self) -> None:
-        self._closed.set()
-        # The thread may block on a full queue, and may fill it again after each draining, until it sees the flag.
-        while self._thread.is_alive():
-            self._drain()
-            self._thread.join(timeout=0.01)
-
-    def next_step(self) -> list[Batch]:
-        """Return the micro-batches of the next step, in order.
-
-        Raises:
-            DataUnreadable: a shard cannot be used, which ``failed_shard`` names.
-            StorageFailed: the folder of shards is gone.
-        """
-        began_s = time.monotonic()
-        # Without a timeout: whatever ends the reader, its error included, comes through this queue.
-        item = self._queue.get()
-        self.waited_s += time.monotonic() - began_s
-        if isinstance(item, BaseException):
-            raise item
-        batches, self.most_tokens = item
-        return batches
-
-    def _drain(self) -> None:
-        while not self._queue.empty():
-            self._queue.get_nowait()
-
-    def _read_ahead(self, steps: Iterable[int]) -> None:
-        try:
-            for step in steps:
-                if self._closed.is_set():
-                    return
-                self._queue.put(self.read_step(step))
-        except BaseException as error:  # noqa: BLE001 - raised in the training thread by next_step
-            self._queue.put(error)
+        self._restart(step)
 
     def read_step(self, step: int) -> tuple[list[Batch], int]:
         """Return this rank's micro-batches, and the real tokens of the busiest rank."""

@@ -2,53 +2,34 @@
 
 from __future__ import annotations
 
-from bert_job.run_config import RunConfig
 from bert_job.run_stages import EvaluateStage
 from bert_trainer.dataset.shards import ShardFolder
-from bert_trainer.model.bert import Bert
 from bert_trainer.output.filled_masks import write_filled_masks
 from bert_trainer.output.metrics import find_evaluations, read_metrics
-from bert_trainer.parallel.world import World
-from bert_trainer.training.device import Compute
 from bert_trainer.training.evaluation import evaluate, unigram_baseline
 from bert_trainer.training.filled_masks import fill_masks
 from bert_trainer.training.run_data import RunData
-from bert_trainer.training.run_writer import RunWriter
+from bert_trainer.training.session import Session
 from bert_trainer.training.verdict import describe_verdict
 
 
-def evaluate_and_report(
-    index: int,
-    stage: EvaluateStage,
-    data: RunData,
-    model: Bert,
-    *,
-    compute: Compute,
-    world: World,
-    writer: RunWriter,
-    config: RunConfig,
-    when: str,
-) -> None:
-    """Measure a model and report it. Collective.
+def evaluate_and_report(session: Session, index: int, stage: EvaluateStage, *, when: str) -> None:
+    """Measure the pretrained model and report it. Collective.
 
     An attempt that goes on after a crash does not repeat what an earlier one has reported.
 
     Args:
+        session: Of the attempt.
         index: Of the stage.
         stage: What is reported.
-        data: Has the stage's samples, and those that were trained on.
-        model: Measured without dropout.
-        compute: Where and how precisely.
-        world: The ranks that share the samples.
-        writer: Of the run.
-        config: Of the run.
         when: ``before`` or ``after`` training.
     """
+    config, data, compute, writer = session.config, session.data, session.compute, session.writer
     if writer.on_rank_0(lambda: any(find_evaluations(read_metrics(writer.folder.path), stage.name, when))):
         return
-    measured = data.evaluation[index]
+    measured, model = data.evaluation[index], session.learner.model
     with compute.autocast():
-        accuracy = evaluate(model, measured, world, compute.device)
+        accuracy = evaluate(model, measured, session.world, compute.device)
 
     def report() -> None:
         if when == "after":

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 import torch
 
-from bert_trainer.model.bert import Bert
+from bert_trainer.model.batch import Batch
 from bert_trainer.model.losses import LossSums
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.output.metrics import RankFigures, Record
 from bert_trainer.parallel.reduction import ReductionTimes
 from bert_trainer.parallel.world import World, gather_numbers
-from bert_trainer.training.flop import count_flop
 from bert_trainer.training.learner import Learner, ModelT
-from bert_trainer.training.run_writer import RunWriter
-from bert_trainer.training.stage_progress import StageProgress
+from bert_trainer.training.objective import Objective
+from bert_trainer.training.session import Session
 from bert_trainer.training.stragglers import Stragglers, Work
 
 
@@ -44,56 +44,49 @@ class PausedTime:
 
 
 class Interval:
-    """Losses, counts and times of one logging interval on this rank.
+    """Sums, counts and times of one logging interval on this rank.
 
     Tensors stay on the device until ``publish``: reading one earlier would make the host wait for the step.
     """
 
-    def __init__(
-        self, learner: Learner[Bert], world: World, writer: RunWriter, hosts: Sequence[str], *, micro_batch_size: int
-    ) -> None:
-        """Begin with a stage: reports count their time from here. hosts: of all ranks."""
-        self.learning_rate = 0.0
-        self._learner, self._world, self._writer, self._micro_batch_size = learner, world, writer, micro_batch_size
+    def __init__(self, session: Session, learner: Learner[Any]) -> None:
+        """Begin with a stage: reports count their time from here."""
+        self._session, self._learner = session, learner
         self._stage_started_at_s = time.monotonic()
-        self._stragglers = Stragglers(hosts)
+        self._stragglers = Stragglers(session.hosts)
         learner.compute_timer.take_s()  # what it did before is no part of this stage
-        self._waited_s = self._all_waited_s = 0.0
+        self._all_waited_s = 0.0
+        """Of all ranks since the stage began."""
         self.paused_time = PausedTime()
-        self._clear()
+        self.restart()
 
-    def _clear(self) -> None:
-        self._sums: list[LossSums] = []
+    def restart(self) -> None:
+        """Begin the next interval."""
+        self._sums: list[Any] = []
         self._masked = self._rows = self._tokens = self._most_tokens = 0
-        self._pairs = 0.0
+        self._pairs = self._waited_s = self._learning_rate = 0.0
         self._reductions: list[ReductionTimes] = []
         self._started_at_s = time.monotonic()
 
-    def add(self, sums: LossSums, *, rows: int, tokens: int, masked: int) -> None:
-        """Add one micro-batch. rows, tokens, masked: how many real ones it has."""
+    def add(self, sums: Any, batch: Batch) -> None:
+        """Add one micro-batch. sums: of ``Objective.loss``."""
         # Detached, or the sums would keep every micro-batch's graph and activations alive until the report.
-        detached = (
-            sums.masked_lm.detach(), sums.next_sentence.detach(), sums.masked_lm_correct, sums.next_sentence_correct
-        )  # fmt: skip
-        self._sums.append(LossSums(*detached))
-        self._masked += masked
-        self._rows += rows
-        self._tokens += tokens
+        self._sums.append(type(sums)(*(getattr(sums, name).detach() for name in sums.__slots__)))
+        self._masked += batch.num_masked
+        self._rows += batch.num_rows
+        self._tokens += batch.num_tokens
         # As if its rows were equally long, which is the least that it can be: their lengths lie on the device.
-        self._pairs += tokens**2 / max(rows, 1)
+        self._pairs += batch.num_tokens**2 / max(batch.num_rows, 1)
 
-    def _count_flop(self) -> float:
-        model = self._learner.model
-        counts = {"tokens": self._tokens, "pairs": self._pairs, "masked": self._masked}
-        return count_flop(model.config, model.vocabulary_size, **counts)
-
-    def add_busiest_rank(self, most_tokens: int) -> None:
-        """Add the real tokens of a step's busiest rank."""
+    def add_step(self, most_tokens: int, times: ReductionTimes, *, learning_rate: float = 0.0) -> None:
+        """Add what a step cost. most_tokens: real tokens of its busiest rank."""
         self._most_tokens += most_tokens
-
-    def add_reduction(self, times: ReductionTimes) -> None:
-        """Add the times of one step's gradient reduction."""
         self._reductions.append(times)
+        self._learning_rate = learning_rate or self._learning_rate
+
+    def add_wait(self, seconds: float) -> None:
+        """Add the time that this rank has waited for a step's batches."""
+        self._waited_s += seconds
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -104,80 +97,63 @@ class Interval:
         self._started_at_s += took_s
         self.paused_time.evaluation_s += took_s
 
-    def set_data_wait(self, waited_s: float) -> None:
-        """Set how long this rank has waited for batches since the stage began."""
-        self._waited_s = waited_s
-
-    def publish(
-        self,
-        progress: StageProgress,
-        result: StepResult | None,
-        figures: Mapping[str, int],
-        evaluations_s: float = 0.0,
-    ) -> None:
-        """Sum over the ranks and report, unless every step since the last report was left out; collective.
+    def publish(self, objective: Objective[Any], result: StepResult | None) -> None:
+        """Sum over the ranks and report; collective.
 
         Args:
-            progress: Of the stage.
-            result: Of the last step; None where it was left out.
-            figures: Of the stage's health.
-            evaluations_s: What evaluations still to come are expected to take.
+            objective: Where it is.
+            result: Of the last step; None on a rank that took none.
         """
-        learner, world = self._learner, self._world
-        if not self._reductions:
-            return
+        learner, world = self._learner, self._session.world
         # Before anything that waits, for the device or for other ranks: the interval ends here.
         now_s = time.monotonic()
         costs, of_ranks = rank_costs(world, learner, self._reductions, self._tokens, self._stragglers)
-        own = [self._masked, self._rows, self._tokens, time.process_time(), self._waited_s, self._count_flop()]
-        totals = world.sum_numbers([*read_sums(self._sums), *own])
-        masked_lm, next_sentence, masked_correct, pairs_correct, masked, rows, tokens, cpu_s, all_waited_s, flop = (
-            totals
-        )
-        waited_s, self._all_waited_s = all_waited_s - self._all_waited_s, all_waited_s
-        masked = max(masked, 1)  # rows without any prediction are allowed
+        # One model, one count; ranks with models of their own add theirs.
+        health, counts = objective.health.figures(), world.rank == 0 or objective.is_split_by_rank
+        flop = objective.flop(self._tokens, self._pairs, self._masked)
+        own = [self._masked, self._rows, self._tokens, time.process_time(), self._waited_s, flop]
+        own += [number * counts for number in health.values()]
+        of_loss = read_sums(self._sums, objective.sums)
+        totals = world.sum_numbers([*of_loss, *own])
+        sums, (masked, rows, tokens, cpu_s, waited_s, flop, *found) = totals[: len(of_loss)], totals[len(of_loss) :]
+        self._all_waited_s += waited_s
         elapsed_s = max(now_s - self._started_at_s, 1e-9)
-        total_steps = progress.data.total_steps
-        steps_per_s = rows / progress.stage.global_batch_size / elapsed_s
-        has_nsp = learner.model.nsp is not None
-        self._writer.progress(
+        step_s = elapsed_s / max(len(self._reductions), 1)
+        ranks = 1 if objective.is_split_by_rank else world.size
+        self._session.writer.progress(
             {
-                "stage": progress.stage.name,
-                "step": progress.step,
-                "steps": total_steps,
-                "loss": masked_lm / masked + next_sentence / rows,
-                "mlm_loss": masked_lm / masked,
-                "nsp_loss": next_sentence / rows if has_nsp else None,
-                "mlm_accuracy": masked_correct / masked,
-                "nsp_accuracy": pairs_correct / rows if has_nsp else None,
-                "learning_rate": self.learning_rate,
-                "micro_batch_size": self._micro_batch_size,
+                "stage": objective.stage.name,
+                "step": objective.step,
+                "steps": objective.total_steps,
+                **objective.losses(sums, rows, masked),
+                "learning_rate": self._learning_rate,
+                "micro_batch_size": objective.micro_batch_size,
                 "gradient_norm": None if result is None else result.gradient_norm,
                 "loss_scale": learner.scaler.scale if learner.scaler.enabled else None,
                 "sequences_per_s": rows / elapsed_s,
                 "real_tokens_per_s": tokens / elapsed_s,
-                "step_s": elapsed_s / len(self._reductions),
-                "model_flop_per_s": flop / elapsed_s,
+                "step_s": step_s,
+                "model_flop_per_s": flop / elapsed_s or None,
                 # For people to compare two runs; the checkpoint's manifest has all 64 digits.
-                "sample_hash": progress.sample_hash[:16],
+                "sample_hash": objective.sample_hash[:16],
                 "elapsed_s": now_s - self._stage_started_at_s,
                 # Where it went, added up like it: a reader of one line knows of all the lines before.
-                "data_wait_s": all_waited_s / world.size,
+                "data_wait_s": self._all_waited_s / world.size,
                 **self.paused_time.figures(),
-                "remaining_s": (total_steps - progress.step) / steps_per_s + evaluations_s,
+                "remaining_s": (objective.total_steps - objective.step) * step_s + objective.evaluations_s,
                 "interval_s": elapsed_s,
                 "interval_sequences": int(rows),
                 "interval_tokens": int(tokens),
                 "cpu_s": cpu_s,
-                "token_imbalance": None if world.size == 1 else self._most_tokens * world.size / tokens,
+                "token_imbalance": None if ranks == 1 else self._most_tokens * ranks / tokens,
                 **costs,
                 "data_wait_share": waited_s / world.size / elapsed_s,
-                **figures,
-                "shards_left_out": len(progress.data.order.left_out) or None,
+                **{name: int(total) for name, total in zip(health, found, strict=True)},
+                **objective.figures(),
             },
             of_ranks,
         )
-        self._clear()
+        self.restart()
 
 
 def rank_costs(
@@ -223,9 +199,12 @@ def rank_costs(
     return reduction | costs | slow, scores
 
 
-def read_sums(sums: Sequence[LossSums]) -> list[float]:
-    """Return the sum of every field over some micro-batches, in fp64; synchronizes with the device once."""
-    names = LossSums.__slots__
+def read_sums(sums: Sequence[Any], kind: type[Any] = LossSums) -> list[float]:
+    """Return the sum of every field over some micro-batches, in fp64; waits for the device once.
+
+    kind: of the sums, whose fields are scalars.
+    """
+    names = kind.__slots__
     if not sums:
         return [0.0] * len(names)
     # One tensor, so one copy to the host. Counts and sums of every precision fit fp64 exactly; fp32 would start to

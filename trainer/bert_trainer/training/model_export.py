@@ -45,31 +45,28 @@ from bert_trainer.training.fine_tuned_facts import started_pretrained, task_fact
 from bert_trainer.training.finetuning.best import best_folder, load_finetuned
 from bert_trainer.training.letter_case import dataset_of, lower_case_of
 from bert_trainer.training.run_data import RunData, StageData
-from bert_trainer.training.run_writer import RunWriter
+from bert_trainer.training.session import Session
 
 _EXPORT_FOLDER = "export"
 _BUILTIN = "builtin:"
 
 
-def export_and_report(index: int, config: RunConfig, data: RunData, pretrained: Bert, writer: RunWriter) -> None:
+def export_and_report(session: Session, index: int, stage: ExportStage) -> None:
     """Write the model for other programs: rank 0 writes, the other ranks wait for its outcome. Collective.
 
     Args:
-        index: Of the export stage.
-        config: The run's.
-        data: What the run was trained and measured on.
-        pretrained: As pretraining has left it.
-        writer: Of the run.
+        session: Of the attempt.
+        index: Of the stage.
+        stage: What is exported.
     """
-    stage = config.stages[index]
-    assert isinstance(stage, ExportStage), "asked for export stages only"
+    config, data, writer = session.config, session.data, session.writer
 
     def write() -> None:
         # The card names the checkpoint that these weights are in.
         writer.wait()
         writer.folder.check_fence()
         target = writer.folder.path / _EXPORT_FOLDER / export_name(config.stages, index)
-        exported = _trained_model(index, stage, config, data, pretrained, writer)
+        exported = _trained_model(session, index, stage)
         export_model(
             stage.format,
             exported.model,
@@ -94,14 +91,13 @@ class _Exported:
     card: str
 
 
-def _trained_model(
-    index: int, stage: ExportStage, config: RunConfig, data: RunData, pretrained: Bert, writer: RunWriter
-) -> _Exported:
+def _trained_model(session: Session, index: int, stage: ExportStage) -> _Exported:
     """Return what the last training stage before an export stage has left. Rank 0 only.
 
     Raises:
         InputError: a finetune stage's weights are missing or damaged.
     """
+    config, data, pretrained, writer = session.config, session.data, session.learner.model, session.writer
     stages, output, environment = config.stages, writer.folder.path, writer.environment
     before = [other for other in stages[:index] if isinstance(other, PretrainStage | FinetuneStage)]
     trained = before[-1] if before else None

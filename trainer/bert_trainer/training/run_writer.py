@@ -1,7 +1,7 @@
 """What a run writes: checkpoints, metrics, its end. Rank 0 writes; on every other rank the same calls do nothing.
 
-Whether a rank writes is decided here alone, so that all ranks run the same lines. Nothing here is collective but
-``on_rank_0``; what has to be gathered first (``Learner.gather_state``) is gathered by the caller, on every rank.
+Whether a rank writes is decided by ``rank_0_alone``, so that all ranks run the same lines. Nothing here is collective
+but ``on_rank_0``; what has to be gathered first (``Learner.gather_state``) is gathered by the caller, on every rank.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,7 @@ from bert_trainer.training.learner import LearnerState
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 LEDGER_FILE = "ledger.jsonl"
 SAVE_AGAIN_AFTER_S = (2.0, 8.0, 30.0)
@@ -53,18 +55,51 @@ SLOW_WRITE_S = 60.0
 """A checkpoint that takes longer is worth a word: the next one has to wait for it."""
 
 
-class RunWriter:
-    """No-op writer of all ranks but 0; ``Rank0Writer`` has the same methods, which write."""
+def rank_0_alone(method: Callable[Concatenate[RunWriter, P], T]) -> Callable[Concatenate[RunWriter, P], T | None]:
+    """Decorator: on every other rank the method does nothing, and returns None."""
 
-    def __init__(self, world: World, folder: RunFolder, environment: Environment) -> None:
-        """folder: claimed by rank 0; the others only read its path."""
-        self.world = world
-        self.folder = folder
-        self.environment = environment
-        """Of this attempt, as checkpoints record it."""
+    @wraps(method)
+    def run(self: RunWriter, /, *arguments: P.args, **named: P.kwargs) -> T | None:
+        return method(self, *arguments, **named) if self.world.rank == 0 else None
+
+    return run
+
+
+class RunWriter:
+    """Writes a run's output folder; on other ranks than 0 nothing."""
+
+    def __init__(self, world: World, folder: RunFolder, environment: Environment, *, attempt: int) -> None:
+        """Clean up behind an attempt that was killed, then open the metrics.
+
+        Args:
+            world: The ranks.
+            folder: Claimed by rank 0; the others only read its path.
+            environment: Of this attempt, as checkpoints record it.
+            attempt: Of the run.
+        """
+        self.world, self.folder, self.environment = world, folder, environment
         self.has_trained = False
         """A step was taken, by this attempt or before the checkpoint that it resumed: from there on trouble with files
         is no mistake in the configuration."""
+        self._open(attempt)
+
+    @rank_0_alone
+    def _open(self, attempt: int) -> None:
+        config = self.folder.config
+        self.store = CheckpointStore(
+            self.folder, self.environment, config.checkpoint.keep, self._announce, SAVE_AGAIN_AFTER_S
+        )
+        self.store.remove_leftovers()
+        self.folder.remove_leftovers()
+        # Before anything is written: on a full disk, a lower keep frees space.
+        self.store.prune(self.store.keep)
+        write_environment(self.folder.path, _describe_environment(self.environment, self.world, config))
+        reporter = Reporter(config.job.uid, attempt, attempt_run=self.folder.attempt_run)
+        self._metrics = MetricsWriter(self.folder.path, config.logging, reporter)
+        self._saved_at_s = time.monotonic()
+        self._took_s: deque[float] = deque(maxlen=_SAVES_KEPT)
+        self._step_s = 0.0
+        self._resumed: dict[str, Value] = {}
 
     def on_rank_0(self, action: Callable[[], T]) -> T:
         """Run an action on rank 0 alone and return its result on every rank. Collective.
@@ -73,105 +108,6 @@ class RunWriter:
             TrainerError: as ``parallel.world.on_rank_0``.
         """
         return on_rank_0(self.world, action, has_trained=self.has_trained)
-
-    def write(self, action: Callable[[], None]) -> None:
-        """Run an action on rank 0 without waiting for it elsewhere. Not collective; its outcome is not shared."""
-
-    def event(self, event: str, **fields: Value) -> None:
-        """Append a record to ``metrics.jsonl`` and print its line."""
-
-    def progress(self, record: Record, of_ranks: RankFigures = NO_RANK_FIGURES) -> None:
-        """Publish one logging interval, as ``MetricsWriter.progress``."""
-
-    def evaluated(self, **fields: Value) -> None:
-        """Publish an evaluation, as ``MetricsWriter.evaluated``."""
-
-    def chain_samples(
-        self,
-        stage: str,
-        step: int,
-        before: str,
-        numbers: Callable[[], NDArray[np.int64]],
-        *,
-        skipped: str | None = None,
-    ) -> str:
-        """Return the hash of a stage's samples after one more step, and write the ledger if there is one.
-
-        Args:
-            stage: Its name.
-            step: Of the stage, counted from 0.
-            before: The hash so far; returned unchanged on other ranks than 0.
-            numbers: Called on rank 0 alone: the step's samples, in order.
-            skipped: Why the step's update was not applied; None if it was.
-        """
-        return before
-
-    def left_out(self, stage: str, step: int, path: Path, *, message: str) -> None:
-        """Report that a stage continues without a shard, in the metrics and the ledger, if there is one.
-
-        Args:
-            stage: Its name.
-            step: The first without it, counted from 0.
-            path: The shard.
-            message: Why.
-        """
-
-    def latest_checkpoint(self) -> Checkpoint | None:
-        """Return the latest checkpoint that verifies."""
-        return None
-
-    def save(self, position: Position, state: LearnerState, health: Mapping[str, Any] | None = None) -> None:
-        """Write a checkpoint in the background.
-
-        Args:
-            position: Where in the run.
-            state: From ``Learner.gather_state``, which is collective.
-            health: Of the stage, as ``Health.state`` returns it; None: nothing is judged that a resume needs.
-        """
-
-    def raise_if_failed(self) -> None:
-        """Raise the error of a checkpoint that could not be written in the background."""
-
-    def wait(self) -> None:
-        """Wait for the checkpoint that is being written; raises if it failed."""
-
-    def leave(self, position: Position) -> NoReturn:
-        """End the attempt at a position that was saved, once its checkpoint is in place; for ``on_rank_0``.
-
-        Raises:
-            Stopped: always.
-        """
-        raise AssertionError("runs on rank 0")
-
-    def finish(self) -> None:
-        """Report what was trained, once every stage is done."""
-
-    def fail(self, error: TrainerError) -> None:
-        """Record why the attempt ended."""
-
-    def close(self) -> None:
-        """Close everything, after the checkpoint that is being written is in place."""
-
-
-class Rank0Writer(RunWriter):
-    """Writes a run's output folder."""
-
-    def __init__(self, world: World, folder: RunFolder, environment: Environment, *, attempt: int) -> None:
-        """Clean up behind an attempt that was killed, then open the metrics."""
-        super().__init__(world, folder, environment)
-        config = folder.config
-        self.store = CheckpointStore(folder, environment, config.checkpoint.keep, self._announce, SAVE_AGAIN_AFTER_S)
-        self.store.remove_leftovers()
-        folder.remove_leftovers()
-        # Before anything is written: on a full disk, a lower keep frees space.
-        self.store.prune(self.store.keep)
-        write_environment(folder.path, _describe_environment(environment, world, config))
-        reporter = Reporter(config.job.uid, attempt, attempt_run=folder.attempt_run)
-        self._metrics = MetricsWriter(folder.path, config.logging, reporter)
-        self._saved_at_s = time.monotonic()
-        self._took_s: deque[float] = deque(maxlen=_SAVES_KEPT)
-        self._step_s = 0.0
-        self._resumed: dict[str, Value] = {}
 
     def _announce(self, position: Position, path: Path, seconds: float) -> None:
         num_bytes = sum(file.stat().st_size for file in path.iterdir())
@@ -190,10 +126,14 @@ class Rank0Writer(RunWriter):
             message=f"slow volume: {num_bytes / 1e6:.1f} MB took {seconds:.0f} s" if is_slow else None,
         )
 
-    def write(self, action: Callable[[], None]) -> None:  # noqa: D102 - as RunWriter's, here and below
+    @rank_0_alone
+    def write(self, action: Callable[[], None]) -> None:
+        """Run an action on rank 0 without waiting for it elsewhere. Not collective; its outcome is not shared."""
         action()
 
-    def event(self, event: str, **fields: Value) -> None:  # noqa: D102
+    @rank_0_alone
+    def event(self, event: str, /, **fields: Value) -> None:
+        """Append a record to ``metrics.jsonl`` and print its line."""
         self._metrics.event(event, **fields)
         if event == "resumed":
             self._resumed = {"resumed_stage": fields["stage"], "resumed_step": fields["step"]}
@@ -214,7 +154,9 @@ class Rank0Writer(RunWriter):
         except Exception as error:  # whatever is wrong with what a page is made of
             logger.warning("The report was not written: %s", (str(error).splitlines() or [type(error).__name__])[0])
 
-    def progress(self, record: Record, of_ranks: RankFigures = NO_RANK_FIGURES) -> None:  # noqa: D102
+    @rank_0_alone
+    def progress(self, record: Record, of_ranks: RankFigures = NO_RANK_FIGURES) -> None:
+        """Publish one logging interval, as ``MetricsWriter.progress``."""
         self._step_s = float(record.get("step_s") or 0.0)
         # What a crash would lose by now: before the first checkpoint, all since the attempt began.
         figures: Record = {
@@ -224,10 +166,12 @@ class Rank0Writer(RunWriter):
         }
         self._metrics.progress({**record, **figures}, of_ranks)
 
-    def evaluated(self, **fields: Value) -> None:  # noqa: D102
+    @rank_0_alone
+    def evaluated(self, /, **fields: Value) -> None:
+        """Publish an evaluation, as ``MetricsWriter.evaluated``."""
         self._metrics.evaluated(**fields)
 
-    def chain_samples(  # noqa: D102
+    def chain_samples(
         self,
         stage: str,
         step: int,
@@ -236,6 +180,17 @@ class Rank0Writer(RunWriter):
         *,
         skipped: str | None = None,
     ) -> str:
+        """Return the hash of a stage's samples after one more step, and write the ledger if there is one.
+
+        Args:
+            stage: Its name.
+            step: Of the stage, counted from 0.
+            before: The hash so far; returned unchanged on other ranks than 0.
+            numbers: Called on rank 0 alone: the step's samples, in order.
+            skipped: Why the step's update was not applied; None if it was.
+        """
+        if self.world.rank != 0:
+            return before
         samples = numbers()
         if self.folder.config.logging.sample_ledger:
             entry: dict[str, Any] = {"stage": stage, "step": step, "samples": samples.tolist()}
@@ -244,7 +199,16 @@ class Rank0Writer(RunWriter):
             self._note(entry)
         return hashlib.sha256(bytes.fromhex(before) + samples.astype("<i8").tobytes()).hexdigest()
 
-    def left_out(self, stage: str, step: int, path: Path, *, message: str) -> None:  # noqa: D102
+    @rank_0_alone
+    def left_out(self, stage: str, step: int, path: Path, *, message: str) -> None:
+        """Report that a stage continues without a shard, in the metrics and the ledger, if there is one.
+
+        Args:
+            stage: Its name.
+            step: The first without it, counted from 0.
+            path: The shard.
+            message: Why.
+        """
         self.event("shard_left_out", stage=stage, step=step, path=str(path), message=message)
         if self.folder.config.logging.sample_ledger:
             self._note({"stage": stage, "step": step, "samples": [], "shard_left_out": path.name})
@@ -256,22 +220,39 @@ class Rank0Writer(RunWriter):
         with disk_errors(path), open_no_link(path, "a") as file:
             file.write(json.dumps(entry) + "\n")
 
-    def latest_checkpoint(self) -> Checkpoint | None:  # noqa: D102
+    @rank_0_alone
+    def latest_checkpoint(self) -> Checkpoint | None:
+        """Return the latest checkpoint that verifies."""
         return self.store.latest_valid()
 
-    def save(  # noqa: D102
-        self, position: Position, state: LearnerState, health: Mapping[str, Any] | None = None
-    ) -> None:
+    @rank_0_alone
+    def save(self, position: Position, state: LearnerState, health: Mapping[str, Any] | None = None) -> None:
+        """Write a checkpoint in the background.
+
+        Args:
+            position: Where in the run.
+            state: From ``Learner.gather_state``, which is collective.
+            health: Of the stage, as ``Health.state`` returns it; None: nothing is judged that a resume needs.
+        """
         more = {} if health is None else {"health": health}
         self.store.save(position, state.tensors, owned=state.owned, more=more)
 
-    def raise_if_failed(self) -> None:  # noqa: D102
+    @rank_0_alone
+    def raise_if_failed(self) -> None:
+        """Raise the error of a checkpoint that could not be written in the background."""
         self.store.raise_if_failed()
 
-    def wait(self) -> None:  # noqa: D102
+    @rank_0_alone
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written; raises if it failed."""
         self.store.wait()
 
-    def leave(self, position: Position) -> NoReturn:  # noqa: D102
+    def leave(self, position: Position) -> NoReturn:
+        """End the attempt at a position that was saved, once its checkpoint is in place; for ``on_rank_0``.
+
+        Raises:
+            Stopped: always.
+        """
         self.store.wait()
         message = f"{position.stage}: stopped on request at step {position.step}, a checkpoint is saved"
         self.event("stopped", stage=position.stage, step=position.step, message=message)
@@ -279,7 +260,9 @@ class Rank0Writer(RunWriter):
         path = self.store.path_of(position)
         raise Stopped(message, stage=position.stage, step=position.step, checkpoint=str(path))
 
-    def finish(self) -> None:  # noqa: D102
+    @rank_0_alone
+    def finish(self) -> None:
+        """Report what was trained, once every stage is done."""
         config = self.folder.config
         self.store.wait()
         # A successor may have claimed the folder while the last checkpoint was written.
@@ -293,11 +276,15 @@ class Rank0Writer(RunWriter):
         write_termination("Succeeded", 0, "")
         self.event("succeeded", message=f"{config.job.name} is trained")
 
-    def fail(self, error: TrainerError) -> None:  # noqa: D102
+    @rank_0_alone
+    def fail(self, error: TrainerError) -> None:
+        """Record why the attempt ended."""
         self.event("failed", reason=type(error).__name__, exit_code=error.exit_code, message=str(error))
         self._write_page()
 
-    def close(self) -> None:  # noqa: D102
+    @rank_0_alone
+    def close(self) -> None:
+        """Close everything, after the checkpoint that is being written is in place."""
         self.store.hurry()
         try:
             self.store.wait()
@@ -313,10 +300,3 @@ def _describe_environment(environment: Environment, world: World, config: RunCon
         "hosts": config.world.hosts,
         "versions": {**environment.versions, "python": platform.python_version(), "bert-trainer": release()},
     }
-
-
-def open_writer(world: World, folder: RunFolder, environment: Environment, *, attempt: int) -> RunWriter:
-    """Return this rank's writer."""
-    if world.rank == 0:
-        return Rank0Writer(world, folder, environment, attempt=attempt)
-    return RunWriter(world, folder, environment)

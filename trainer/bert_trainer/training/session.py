@@ -1,8 +1,8 @@
 """One attempt on one rank, as it is set up before the first step.
 
 ``Session.open`` goes by what is cheap to check: device and precision, folder, vocabulary, shards, model, checkpoint.
-Whatever is wrong with a job is found before the first step. Only the entries of stages know a session (``loop``,
-``finetuning.run``): they hand down what each function needs of it.
+Whatever is wrong with a job is found before the first step. Stages, their objectives and the training loop know a
+session; they hand down what each function needs of it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from bert_trainer.model.bert import Bert
 from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.parallel.world import World, gather_texts, on_rank_0
 from bert_trainer.training.device import Compute
-from bert_trainer.training.health import Health
 from bert_trainer.training.learner import Learner
 from bert_trainer.training.micro_batch_size import configured_micro_batch_sizes
 from bert_trainer.training.profiling import Profiler, StepTimes, open_profiler, print_table, render_step_times
 from bert_trainer.training.resume import resume
 from bert_trainer.training.run_data import RunData, open_data
-from bert_trainer.training.run_writer import RunWriter, open_writer
+from bert_trainer.training.run_writer import RunWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class Session:
         # On the CPU, in fp32, before the model moves: the same seed gives the same weights on every device.
         model.initialize(config.seed)
         learner = Learner.of(model, compute, world, config.optimizer, config.reduction)
-        writer = open_writer(world, folder, _environment(config, world, compute), attempt=attempt)
+        writer = RunWriter(world, folder, _environment(config, world, compute), attempt=attempt)
         resumed_from = resume(config.stages, config.initial_checkpoint, data.vocabulary, learner, world, writer)
         return cls(
             config=config,
@@ -95,13 +94,6 @@ class Session:
     def health(self) -> HealthSpec:
         """Health policies and thresholds."""
         return self.config.health or HealthSpec()
-
-    def health_in(self, index: int) -> Health:
-        """Return the health state at which a stage begins or resumes."""
-        health, at = Health(self.health, self.config.stages[index].name), self.resumed_in(index)
-        if at is not None:
-            health.load(at.health)
-        return health
 
     def close(self) -> None:
         """Close rank 0's files, after the checkpoint that is being written is in place."""

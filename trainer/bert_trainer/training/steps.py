@@ -1,213 +1,205 @@
-"""The steps of a pretraining stage: what the ranks agree on, the forward and backward passes, the update."""
+"""The training loop: every step of a stage, whatever it trains. Reads top to bottom.
+
+Of a step: the objective reads it, the ranks agree on what all of them have to know, ``learner.take_step`` computes it,
+``Interval`` measures it, ``CheckpointSchedule`` decides about a checkpoint, and ``RunWriter.save`` writes it.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from bert_job.run_config import RunConfig
-from bert_trainer.errors import TrainerError
+from bert_trainer.errors import TrainerError, TrainingUnhealthy
 from bert_trainer.model.batch import Batch
-from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import StepResult
-from bert_trainer.optim.schedule import learning_rate
-from bert_trainer.parallel.world import World
+from bert_trainer.parallel.reduction import ReductionTimes
 from bert_trainer.system.heartbeat import watched
-from bert_trainer.training.checkpoint_schedule import CheckpointSchedule
-from bert_trainer.training.data_loader import StageReader
-from bert_trainer.training.device import Compute
 from bert_trainer.training.findings import apply_remedy
-from bert_trainer.training.health import Health
+from bert_trainer.training.health import HINT, Finding
 from bert_trainer.training.interval import Interval
-from bert_trainer.training.learner import Learner, take_step
-from bert_trainer.training.profiling import Profiler
-from bert_trainer.training.run_writer import RunWriter
-from bert_trainer.training.stage_progress import StageProgress
+from bert_trainer.training.learner import take_step
+from bert_trainer.training.objective import Objective
+from bert_trainer.training.session import Session
 from bert_trainer.training.stop_signal import StopSignal
-from bert_trainer.training.unreadable_shards import read_step, resolve_unreadable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """Runs the steps of one stage. Every method is collective."""
+@dataclass(frozen=True, slots=True)
+class _Agreed:
+    """What all ranks know before a forward pass."""
 
-    progress: StageProgress
-    reader: StageReader
-    learner: Learner[Bert]
-    compute: Compute
-    world: World
-    writer: RunWriter
-    profiler: Profiler
+    masked_tokens: float
+    """Of the step, which the loss is divided by."""
+    stops: bool
+    """Whether a rank was asked to stop: all of them leave at the same step."""
+    in_time: bool
+    """Whether rank 0's clock asks for a checkpoint, since collecting ZeRO-1's moments for one is collective."""
+    troubled: bool
+    """Whether a rank could not read the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLoop:
+    """Takes the steps of an objective. Every method is collective."""
+
+    session: Session
+    objective: Objective[Any]
     interval: Interval
-    health: Health
     stop: StopSignal
-    saves: CheckpointSchedule
-    config: RunConfig
-    passes: int
-    """Micro-batches of a step, over all ranks."""
 
-    def take(self) -> tuple[StepResult, bool]:
-        """Run the next step.
-
-        Returns:
-            What became of it, and whether the clock asks for a checkpoint.
+    def run(self) -> None:
+        """Train until the objective is at its end.
 
         Raises:
-            Stopped: on request, before the step.
-            TrainingUnhealthy, RanksDisagree: what health says of the step before.
+            Stopped: on request, at the same step on every rank, with a checkpoint of that step.
+            TrainingUnhealthy, RanksDisagree: what health says of a step.
+            TrainerError: whatever else ends the run.
         """
-        progress, learner, health = self.progress, self.learner, self.health
-        batches, (masked_tokens, stops, in_time, *of_health) = self._next_batches()
-        self._act_on_health(of_health)
-        if stops:
-            self._save_and_stop()
-        result = train_step(
-            progress,
-            learner,
-            self.compute,
-            batches,
-            self.interval,
-            self.profiler,
-            seed=self.config.seed,
-            masked_tokens=masked_tokens,
-            passes=self.passes,
-            largest_norm=health.largest_norm,
-        )
-        health.judge_step(progress.step + 1, result, learner.scaler)
-        self.interval.add_busiest_rank(self.reader.most_tokens)
-        return result, bool(in_time)
+        objective, interval, writer = self.objective, self.interval, self.session.writer
+        profiler, name = self.session.profiler, objective.stage.name
+        at_end = False
+        with objective.reader, watched().stage(name):
+            while not at_end:
+                profiler.start_step(name, objective.step + 1)
+                batches, agreed = self._next_batches()
+                if agreed.stops:
+                    self._save_and_stop()
+                result = self._take(batches, agreed)
+                samples_before = objective.samples
+                watched().step()
+                objective.advance(objective.health.why_skipped)
+                writer.has_trained = True
 
-    def check_health(self) -> None:
-        """Judge the last step before it is saved.
+                at_end = objective.is_at_end
+                is_reported = objective.step % self.session.config.logging.every_steps == 0 or at_end
+                if is_reported:
+                    interval.publish(objective, result)
+                if objective.is_evaluated():
+                    with profiler.paused(), interval.paused(), watched().activity(f"the evaluation of {name}"):
+                        at_end = objective.evaluate() or at_end
+                    if at_end and not is_reported:
+                        interval.publish(objective, result)
+                in_time = agreed.in_time
+                if objective.saves.is_due(objective.step, samples_before, objective.samples, in_time=in_time) or at_end:
+                    self._agree()  # health judges the last step before it is saved
+                    self._save(at_end=at_end)
+                profiler.end_step()
+                # Checkpoints are written in the background: a write that failed ends the run at the end of this step.
+                writer.raise_if_failed()
 
-        Raises:
-            TrainingUnhealthy, RanksDisagree: what it says.
-        """
-        # All of the numbers: a library may add one in another place in another order.
-        self._act_on_health(_agree(self.world, self.health)[-3:])
-
-    def _act_on_health(self, summed: Sequence[float]) -> None:
-        for finding in self.health.judge_last_step(summed, self.world.size):
-            apply_remedy(finding, self.writer.event, self.learner.scaler)
-
-    def _next_batches(self) -> tuple[list[Batch], list[float]]:
-        """Return this rank's micro-batches of the next step, and what all ranks have agreed on before it.
-
-        As ``_agree`` returns it, without troubles: those are settled here.
-        """
-        skips = self.config.dataset.on_unreadable_shard == "Skip"
+    def _next_batches(self) -> tuple[Sequence[Batch], _Agreed]:
+        """Return this rank's micro-batches of the next step, and what all ranks have agreed on before it."""
+        objective, profiler = self.objective, self.session.profiler
         while True:
-            with self.profiler.part("data"), self.learner.compute_timer.on_host():
-                read, error = read_step(self.reader)
-                batches = [batch.to(self.compute.device) for batch in read]
-            with self.profiler.part("reduction"):
-                masked_tokens, stops, in_time, troubles, *of_health = _agree(
-                    self.world,
-                    self.health,
+            waited_before_s = objective.reader.waited_s
+            with profiler.part("data"), objective.learner.compute_timer.on_host():
+                read, error = ([], None) if objective.is_over else objective.read()
+                batches = [batch.to(self.session.compute.device) for batch in read]
+            self.interval.add_wait(objective.reader.waited_s - waited_before_s)
+            with profiler.part("reduction"):
+                agreed = self._agree(
                     batches,
                     stopped=self.stop.received,
-                    in_time=self.saves.interval_is_over(),
+                    in_time=objective.saves.interval_is_over(),
                     error=error,
                 )
-            if not troubles:
-                return batches, [masked_tokens, stops, in_time, *of_health]
-            resolve_unreadable(error, self.reader, self.progress, self.world, self.writer, skips=skips)
+            if not agreed.troubled:
+                return batches, agreed
+            objective.resolve(error)
 
-    def save(self, *, at_end: bool) -> None:
-        """Save a checkpoint; the next one is due an interval from here. at_end: of the stage."""
+    def _agree(
+        self,
+        batches: Sequence[Batch] = (),
+        *,
+        stopped: bool = False,
+        in_time: bool = False,
+        error: TrainerError | None = None,
+    ) -> _Agreed:
+        """Tell all ranks what they have to know, by one all-reduce of seven numbers, and judge the last step.
+
+        Raises:
+            TrainingUnhealthy, RanksDisagree: what health says of it, where ranks train one model together.
+        """
+        health, world = self.objective.health, self.objective.world
+        masked = sum(batch.num_masked for batch in batches)
+        own = [0.0, 0.0, 0.0] if self.objective.is_split_by_rank else health.own_numbers
+        summed = world.sum_numbers([masked, stopped, in_time, error is not None, *own])
+        if not self.objective.is_split_by_rank:
+            for finding in health.judge_last_step(summed[4:], world.size):
+                self._apply_remedy(finding)
+        return _Agreed(summed[0], *(bool(number) for number in summed[1:4]))
+
+    def _apply_remedy(self, finding: Finding | None) -> None:
+        apply_remedy(finding, self.session.writer.event, self.objective.learner.scaler)
+
+    def _take(self, batches: Sequence[Batch], agreed: _Agreed) -> StepResult | None:
+        """Compute the step; on a rank whose own model is trained, nothing."""
+        objective, learner = self.objective, self.objective.learner
+        result, finding = None, None
+        if objective.is_over:
+            self.interval.add_step(0, ReductionTimes(0, 0.0, 0.0))
+        else:
+
+            def loss_of(batch: Batch) -> Tensor:
+                loss, sums = objective.loss(batch, agreed.masked_tokens)
+                self.interval.add(sums, batch)
+                return loss
+
+            rate, largest_norm = objective.learning_rate(), objective.health.largest_norm
+            result, times = take_step(learner, batches, loss_of, rate, self.session.profiler, largest_norm=largest_norm)
+            self.interval.add_step(objective.reader.most_tokens, times, learning_rate=rate)
+            finding = objective.health.judge_step(objective.step + 1, result, learner.scaler)
+        if objective.is_split_by_rank:
+            self._act_together(finding)
+        return result
+
+    def _act_together(self, finding: Finding | None) -> None:
+        """Act on what is found of this rank's own model, and on all ranks where one of them ends: none waits for ever.
+
+        Raises:
+            TrainingUnhealthy: a rank's policy says Stop.
+        """
+        objective, world = self.objective, self.objective.world
+        error: TrainingUnhealthy | None = None
+        try:
+            self._apply_remedy(finding)
+        except TrainingUnhealthy as raised:
+            error = raised
+        failed = np.zeros(world.size)
+        failed[world.rank] = error is not None
+        by_rank = world.sum_numbers(failed.tolist())
+        if any(by_rank) and error is None:
+            message = f"{objective.stage.name}: step {objective.step + 1} is unhealthy on rank {by_rank.index(1)}"
+            error = TrainingUnhealthy(message, hint=HINT)
+        if error is not None:
+            raise error
+
+    def _save(self, *, at_end: bool) -> None:
+        """Save a checkpoint; the next one is due an interval from here."""
+        objective = self.objective
         with (
-            self.profiler.part("checkpoint"),
+            self.session.profiler.part("checkpoint"),
             self.interval.paused_time.saving(),
-            watched().activity(f"a checkpoint of {self.progress.stage.name}"),
+            watched().activity(f"a checkpoint of {objective.stage.name}"),
         ):
-            position = self.progress.position(self.learner, at_end=at_end)
-            self.writer.save(position, self.learner.gather_state(), self.health.state())
-        self.saves.restart()
+            position = objective.position(at_end=at_end)
+            self.session.writer.save(position, objective.learner.gather_state(), objective.health_state())
+        objective.saves.restart()
 
     def _save_and_stop(self) -> None:
         """Save, and leave on every rank only when the checkpoint is in place."""
+        objective, writer = self.objective, self.session.writer
         # On all ranks, before rank 0 goes its own way: with ZeRO-1 it is collective.
-        with watched().activity(f"a checkpoint of {self.progress.stage.name}"):
-            state = self.learner.gather_state()
-            position = self.progress.position(self.learner)
+        with watched().activity(f"a checkpoint of {objective.stage.name}"):
+            state = objective.learner.gather_state() if objective.has_state else None
+            position = objective.position()
 
             def save() -> None:
-                self.writer.save(position, state, self.health.state())
-                self.writer.leave(position)
+                if state is not None:
+                    writer.save(position, state, objective.health_state())
+                writer.leave(position)
 
-            self.writer.on_rank_0(save)
-
-
-def _agree(
-    world: World,
-    health: Health,
-    batches: Sequence[Batch] = (),
-    *,
-    stopped: bool = False,
-    in_time: bool = False,
-    error: TrainerError | None = None,
-) -> list[float]:
-    """Return what all ranks have to know before a forward pass, by one all-reduce of seven numbers.
-
-    Returns:
-        The masked tokens that the loss is divided by; how many ranks were asked to stop, so that all of them leave at
-        the same step; whether rank 0's clock asks for a checkpoint, since collecting ZeRO-1's moments for one is
-        collective; how many ranks could not read the step; and three that ``Health.judge_last_step`` takes.
-    """
-    masked = sum(batch.num_masked for batch in batches)
-    return world.sum_numbers([masked, stopped, in_time, error is not None, *health.own_numbers])
-
-
-def train_step(
-    progress: StageProgress,
-    learner: Learner[Bert],
-    compute: Compute,
-    batches: Sequence[Batch],
-    interval: Interval,
-    profiler: Profiler,
-    *,
-    seed: int,
-    masked_tokens: float,
-    passes: int,
-    largest_norm: float = math.inf,
-) -> StepResult:
-    """Accumulate gradients over micro-batches, reduce them once, update.
-
-    Args:
-        progress: Of the stage, before this step.
-        learner: What is trained.
-        compute: How precisely.
-        batches: This rank's micro-batches, on the device.
-        interval: Collects the losses without waiting for the device.
-        profiler: Times the parts.
-        seed: Of dropout.
-        masked_tokens: Masked tokens of the whole step, over all ranks.
-        passes: Micro-batches of the whole step, over all ranks.
-        largest_norm: Gradients of a larger one are not applied.
-    """
-    stage = progress.stage
-
-    def loss_of(batch: Batch) -> Tensor:
-        # Dropout is a function of seed, stage, step and sample number, so that a resumed run, or another number of
-        # ranks, drops the same elements. The stage's index in the high bits keeps phases apart.
-        dropout = batch.dropout_keys(seed, (progress.index << 32) + progress.step)
-        with compute.autocast():
-            sums = learner.model(batch, dropout)
-        interval.add(sums, rows=batch.num_rows, tokens=batch.num_tokens, masked=batch.num_masked)
-        # Ranks add their gradients: so the loss is divided by counts of the whole step, and a step without any masked
-        # token divides by 1.
-        if stage.loss_normalization == "global":
-            loss = sums.masked_lm / max(masked_tokens, 1) + sums.next_sentence / stage.global_batch_size
-        else:
-            loss = (sums.masked_lm / max(batch.num_masked, 1) + sums.next_sentence / batch.num_rows) / passes
-        return loss  # type: ignore[no-any-return]
-
-    # The schedule counts applied updates: a step that fp16 overflow skips does not advance it.
-    rate = learning_rate(stage, learner.optimizer.num_applied, progress.data.total_steps)
-    result, times = take_step(learner, batches, loss_of, rate, profiler, largest_norm=largest_norm)
-    interval.add_reduction(times)
-    interval.learning_rate = rate
-    return result
+            writer.on_rank_0(save)

@@ -7,11 +7,9 @@ needs the shard; so all leave it out from the same place on, and a resumed run d
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from enum import IntEnum
 
 from bert_trainer.errors import DataUnreadable, InputError, StorageFailed, TrainerError
-from bert_trainer.model.batch import Batch
 from bert_trainer.output.termination import report_error
 from bert_trainer.parallel.world import PeerFailed, World, gather_numbers
 from bert_trainer.system.atomic_files import is_storage_error, storage_errors
@@ -30,16 +28,6 @@ class _Trouble(IntEnum):
     """Damaged, changed or missing: a matter of this file."""
     VOLUME = 2
     """The folder is gone, or reading fails: all files may be whole, and none is left out for that."""
-
-
-def read_step(reader: StageReader) -> tuple[Sequence[Batch], TrainerError | None]:
-    """Return this rank's micro-batches of the next step, or an error that all ranks ``resolve_unreadable``."""
-    try:
-        return reader.next_step(), None
-    except (DataUnreadable, StorageFailed) as error:
-        if reader.failed_shard is None:
-            raise
-        return [], error
 
 
 def resolve_unreadable(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,8 +27,9 @@ from bert_trainer.tasks.examples import Split, TaskExamples, TextExample
 from bert_trainer.tasks.reading import read_examples
 from bert_trainer.tasks.rows import TaskRows, make_rows
 from bert_trainer.tasks.token_rows import unknown_share
-from bert_trainer.training.data_loader import SampleOrder
+from bert_trainer.training.data_loader import ReadAhead, SampleOrder
 from bert_trainer.training.finetuning.run_plan import RunPlan
+from bert_trainer.training.finetuning.task_learner import TaskLearner
 from bert_trainer.training.run_writer import RunWriter
 
 Staged = Callable[[Batch], Batch]
@@ -193,32 +195,31 @@ def make_task_batch(
     return staged(replace(make_batch(samples, numbers), targets=values))
 
 
-@dataclass(slots=True)
-class StepReader:
-    """One rank's micro-batches of a run. Rows are in memory, so that nothing is read ahead."""
+class StepReader(ReadAhead):
+    """Lays out the rows of a run's steps, which are in memory."""
 
-    data: StageRows
-    plan: RunPlan
-    micro_batch_size: int
-    rank: int
-    """Of those that train one model."""
-    num_ranks: int
-    staged: Staged
-    order: SampleOrder
-    most_tokens: int = 0
-    """Real tokens of the busiest rank in the step that was read last."""
+    def __init__(self, data: StageRows, plan: RunPlan, learner: TaskLearner, run_seed: int, first_step: int) -> None:
+        """Prepare to read. first_step: of the run."""
+        super().__init__(first_step, plan.steps_per_run)
+        stage = learner.stage
+        self._data, self._plan, self._world = data, plan, learner.world
+        self._micro_batch_size = stage.micro_batch_size
+        self._order = SampleOrder((len(data.train),), run_seed)
+        self._staged = partial(
+            learner.model.backend.stage_batch,
+            sequence_length=stage.sequence_length,
+            micro_batch_size=stage.micro_batch_size,
+        )
 
     def numbers_of(self, step: int) -> NDArray[np.int64]:
         """Return the numbers of all rows of a step, in their order; over all ranks that train one model."""
-        return self.order.sample_numbers(*self.plan.rows_of(step))
+        return self._order.sample_numbers(*self._plan.rows_of(step))
 
-    def read(self, step: int) -> list[Batch]:
-        """Return this rank's micro-batches; none where a step has fewer rows than there are ranks."""
-        numbers = self.numbers_of(step)
-        loads = np.zeros(self.num_ranks, np.int64)
-        own = numbers[balance_rows(self.data.train.token_counts[numbers], 0, loads) == self.rank]
-        self.most_tokens = int(loads.max())
-        return [
-            make_task_batch(self.data.train.take(part), part, self.data.targets[part], self.staged)
-            for part in (own[at : at + self.micro_batch_size] for at in range(0, len(own), self.micro_batch_size))
-        ]
+    def read_step(self, step: int) -> tuple[list[Batch], int]:
+        """Return this rank's micro-batches, and the busiest rank's tokens; none where ranks outnumber a step's rows."""
+        numbers, data, size = self.numbers_of(step), self._data, self._micro_batch_size
+        loads = np.zeros(self._world.size, np.int64)
+        own = numbers[balance_rows(data.train.token_counts[numbers], 0, loads) == self._world.rank]
+        parts = (own[at : at + size] for at in range(0, len(own), size))
+        batches = [make_task_batch(data.train.take(part), part, data.targets[part], self._staged) for part in parts]
+        return batches, int(loads.max())
