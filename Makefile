@@ -193,7 +193,7 @@ layers: setup ## Who may import whom, as pyproject.toml says
 secrets: setup ## Fail if a file holds something like a password or key that .secrets.baseline does not know
 	@git ls-files -z -- $(SCANNED) | xargs -0 -n 400 -P 2 $(BIN)/detect-secrets-hook --baseline .secrets.baseline
 
-crossings: setup ## Which modules a spec field and a sentence go through (CROSSINGS_ARGS=". another/checkout")
+crossings: setup ## Which modules a spec field, a sentence and a step go through (CROSSINGS_ARGS=". another/checkout")
 	@$(BIN)/python tools/crossings.py $(CROSSINGS_ARGS)
 
 generated: setup ## Fail if a generated page or the CRD is older than its source

@@ -1,7 +1,8 @@
-"""Through which modules a spec field and a sentence go: ``python tools/crossings.py [CHECKOUT ...]``.
+"""Through which modules a spec field, a sentence and a step go: ``python tools/crossings.py [CHECKOUT ...]``.
 
 The field is a stage's learning rate, from the watch on jobs to the optimizer; the sentence goes from a file of text
-through the build of a data set and the loader into the model. Both are told apart by a value that nothing else has, and
+through the build of a data set and the loader into the model; of a step its batches are followed, from the loader to
+the update. Field and sentence are told apart by a value that nothing else has, and
 followed through the real code by a probe in every process; ``crossings_probe/sitecustomize.py`` says what is counted.
 Works on any checkout of the project, so that two of them are measured by the same script.
 """
@@ -22,6 +23,7 @@ RATE = 0.00612345
 WORD, PIECES, TOKEN = "zyzzyva", ("zyzz", "##yva"), 29_001
 """The vocabulary has its two pieces, so that the word itself stands in the text alone."""
 WORDS = 30_000
+BATCH = "bert_trainer.model.batch.Batch"
 ENDS = "bert_trainer.optim.optimizer.step"
 SETTINGS = {
     "an optimizer's number": "beta2",
@@ -73,7 +75,8 @@ def main() -> int:
             rendered, operator = reconcile(checkout, folder)
             _, trainer = train(checkout, folder, dataset, rendered, RATE)
             _, loaded = train(checkout, folder, dataset, rendered, TOKEN)
-        for what, parts in (("field", [operator, trainer]), ("sentence", [built, loaded])):
+            _, step = train(checkout, folder, dataset, rendered, -1, kind=BATCH)
+        for what, parts in (("field", [operator, trainer]), ("sentence", [built, loaded]), ("step", [step])):
             counts = []
             for kind in ("handles", "passes"):
                 modules = list(dict.fromkeys(module for part in parts for module in part[kind]))
@@ -100,7 +103,9 @@ def places(checkout: Path, setting: str) -> list[str]:
 Seen = dict[str, list[str]]
 
 
-def probed(checkout: Path, folder: Path, arguments: list[str], number: float, until: str = "") -> tuple[str, Seen]:
+def probed(
+    checkout: Path, folder: Path, arguments: list[str], number: float, until: str = "", kind: str = ""
+) -> tuple[str, Seen]:
     """Run Python with the probe; return what it printed, and the modules in the order in which it saw the value."""
     output = folder / "crossings.txt"
     output.write_text("")
@@ -111,6 +116,7 @@ def probed(checkout: Path, folder: Path, arguments: list[str], number: float, un
         "CROSSINGS_OUTPUT": str(output),
         "CROSSINGS_WORD": WORD if number == TOKEN else str(RATE),
         "CROSSINGS_NUMBER": str(number),
+        "CROSSINGS_KIND": kind,
         "CROSSINGS_UNTIL": until,
     }
     done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
@@ -162,7 +168,9 @@ def reconcile(checkout: Path, folder: Path) -> tuple[str, Seen]:
     return probed(checkout, folder, [str(folder / "operator.py"), str(folder / "job.json")], RATE)
 
 
-def train(checkout: Path, folder: Path, dataset: Path, rendered: str, number: float) -> tuple[str, Seen]:
+def train(
+    checkout: Path, folder: Path, dataset: Path, rendered: str, number: float, kind: str = ""
+) -> tuple[str, Seen]:
     """Train up to the first update by what the operator rendered, with the folders of this machine."""
     document = json.loads(rendered)
     output = folder / f"run-{number}"
@@ -173,7 +181,7 @@ def train(checkout: Path, folder: Path, dataset: Path, rendered: str, number: fl
     )
     path = folder / "run-config.json"
     path.write_text(json.dumps(document))
-    return probed(checkout, folder, ["-m", "bert_trainer", "--config", str(path)], number, ENDS)
+    return probed(checkout, folder, ["-m", "bert_trainer", "--config", str(path)], number, ENDS, kind)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ OUTPUT = os.environ.get("CROSSINGS_OUTPUT")
 WORD = os.environ.get("CROSSINGS_WORD", "")
 NUMBER = float(os.environ.get("CROSSINGS_NUMBER", "nan"))
 """The value as a number, or the token of the word; both are compared with what is found."""
+KIND = os.environ.get("CROSSINGS_KIND", "")
+"""Module and name of a class: its instances are the value instead."""
 UNTIL = os.environ.get("CROSSINGS_UNTIL", "")
 """Module, and function of it, whose first call ends the walk."""
 PACKAGES = ("bert_operator", "bert_trainer")
@@ -33,6 +35,8 @@ _seen: set[tuple[str, str]] = set()
 
 def _is_value(value: Any) -> bool:
     """Return whether it is the value, or text or an array with it."""
+    if KIND:
+        return f"{type(value).__module__}.{type(value).__qualname__}" == KIND
     if isinstance(value, bool | type(None)):
         return False
     if isinstance(value, int | float):
