@@ -111,6 +111,14 @@ def test_the_learning_rate_grows_with_the_root_of_the_ranks(tmp_path: Path, task
     assert told == ["Learning rate 0.00141421: 0.001 times the square root of 2 rank(s)"]
 
 
+def test_a_rate_of_0_is_reported(tmp_path: Path, task: Path) -> None:
+    schedule = {"learning_rate": 1e-3, "warmup": {"steps": 1}, "decay": "linear", "after_warmup": "continuous"}
+    stage = finetune_stage(task, epochs=1, **schedule)
+    run(finetune_document(tmp_path / "out", task, stage, logging={"every_steps": 5, "tensorboard": False}))
+    rates = [it["learning_rate"] for it in progress_records(tmp_path / "out")]
+    assert rates == [0.0]
+
+
 def test_a_warm_up_longer_than_a_run_is_told_and_never_ends(tmp_path: Path, task: Path) -> None:
     schedule = {"learning_rate": 1e-3, "warmup": {"steps": 5}, "decay": "linear", "after_warmup": "continuous"}
     run(finetune_document(tmp_path / "out", task, finetune_stage(task, epochs=1, **schedule)))

@@ -55,6 +55,8 @@ class Interval:
         self._stage_started_at_s = time.monotonic()
         self._stragglers = Stragglers(session.hosts)
         learner.compute_timer.take_s()  # what it did before is no part of this stage
+        self.learning_rate = 0.0
+        """Of the last step that this rank has taken."""
         self._all_waited_s = 0.0
         """Of all ranks since the stage began."""
         self.paused_time = PausedTime()
@@ -64,7 +66,7 @@ class Interval:
         """Begin the next interval."""
         self._sums: list[Any] = []
         self._masked = self._rows = self._tokens = self._most_tokens = 0
-        self._pairs = self._waited_s = self._learning_rate = 0.0
+        self._pairs = self._waited_s = 0.0
         self._reductions: list[ReductionTimes] = []
         self._started_at_s = time.monotonic()
 
@@ -78,11 +80,10 @@ class Interval:
         # As if its rows were equally long, which is the least that it can be: their lengths lie on the device.
         self._pairs += batch.num_tokens**2 / max(batch.num_rows, 1)
 
-    def add_step(self, most_tokens: int, times: ReductionTimes, *, learning_rate: float = 0.0) -> None:
+    def add_step(self, most_tokens: int, times: ReductionTimes) -> None:
         """Add what a step cost. most_tokens: real tokens of its busiest rank."""
         self._most_tokens += most_tokens
         self._reductions.append(times)
-        self._learning_rate = learning_rate or self._learning_rate
 
     def add_wait(self, seconds: float) -> None:
         """Add the time that this rank has waited for a step's batches."""
@@ -126,7 +127,7 @@ class Interval:
                 "step": objective.step,
                 "steps": objective.total_steps,
                 **objective.losses(sums, rows, masked),
-                "learning_rate": self._learning_rate,
+                "learning_rate": self.learning_rate,
                 "micro_batch_size": objective.micro_batch_size,
                 "gradient_norm": None if result is None else result.gradient_norm,
                 "loss_scale": learner.scaler.scale if learner.scaler.enabled else None,

@@ -150,7 +150,8 @@ class TrainingLoop:
 
             rate, largest_norm = objective.learning_rate(), objective.health.largest_norm
             result, times = take_step(learner, batches, loss_of, rate, self.session.profiler, largest_norm=largest_norm)
-            self.interval.add_step(objective.reader.most_tokens, times, learning_rate=rate)
+            self.interval.add_step(objective.reader.most_tokens, times)
+            self.interval.learning_rate = rate
             finding = objective.health.judge_step(objective.step + 1, result, learner.scaler)
         if objective.is_split_by_rank:
             self._act_together(finding)
