@@ -26,3 +26,9 @@ def test_a_job_just_outside_a_rule_has_this_one_problem(case: str) -> None:
     text = str(problems[0])
     shape = (": required: ",) if problems[0].got == ABSENT else (": got ", "; allowed: ")
     assert all(word in text for word in (*shape, "; next: ", *expected.words)), text
+
+
+def test_a_section_without_fields_is_set_as_in_cel() -> None:
+    stage = {"name": "task", "finetune": {"task": "mrpc", "data": {"folder": "glue/MRPC", "columns": {}}}}
+    with pytest.raises(InvalidJob, match=r"stages\[4\].finetune.data.columns: got {} with task mrpc"):
+        parse_job(sample_document(lambda spec: spec["stages"].append(stage)))

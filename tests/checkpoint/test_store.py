@@ -207,6 +207,14 @@ def rewrite_manifest(path: Path, change: Callable[[dict[str, Any]], object]) -> 
     write_manifest(path, manifest)
 
 
+def test_a_checkpoint_of_a_run_that_had_gone_back_is_gone_on_from(tmp_path: Path) -> None:
+    """By itself, as releases before this one did."""
+    path = save(make_store(tmp_path), 41)
+    rewrite_manifest(path, lambda it: it["position"].update(num_rollbacks=2))
+    rewrite_manifest(path, lambda it: it.update(rollbacks=[{"stage": "phase1"}]))
+    assert read_checkpoint(path).position == position(41)
+
+
 @pytest.mark.parametrize(
     "spoil",
     [

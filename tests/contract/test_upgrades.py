@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from bert_operator.api.parsing.validation import parse_job, parse_started_job
+from bert_operator.errors import InvalidJob
 from bert_trainer.config.checks import parse_run_config
+from sample_job import sample_document
 
 TESTS = Path(__file__).parents[1]
 DOCUMENTS = json.loads((TESTS / "fixtures" / "run_configs_1.json").read_text())
@@ -24,3 +27,17 @@ def test_every_kept_document_is_of_the_earlier_version() -> None:
 def test_a_document_of_version_1_means_the_same(name: str) -> None:
     today = json.loads((TESTS / "golden" / "run-config" / f"{name}.json").read_text())
     assert parse_run_config(DOCUMENTS[name]) == parse_run_config(today)
+
+
+def test_a_started_job_that_would_go_back_to_a_checkpoint_skips() -> None:
+    document = sample_document()
+    document["spec"]["health"] = {"onUnhealthy": "Rollback", "onLoss": "Stop", "maxRollbacks": 3}
+    health = parse_started_job(document).spec.health
+    assert health is not None
+    assert (health.on_unhealthy, health.on_loss) == ("Skip", "Stop")
+    with pytest.raises(InvalidJob, match=r'onUnhealthy: got "Rollback"; allowed: Skip \| Stop'):
+        parse_job(document)
+    changed = {**DOCUMENTS[min(DOCUMENTS)], "health": {"on_unhealthy": "Rollback", "max_rollbacks": 3}}
+    read = parse_run_config(changed).health
+    assert read is not None
+    assert read.on_unhealthy == "Skip"

@@ -103,7 +103,7 @@ class DatasetConfig(Section):
     """Root that ``bert-data build`` writes and training reads."""
     vocabulary_file: str | None = None
     """One token per line; empty: ``vocab.txt`` in ``folder``."""
-    on_unreadable_shard: Literal["Stop", "Skip"] = "Stop"
+    on_unreadable_shard: Literal["Skip", "Stop"] = "Stop"
     """A shard that is damaged, gone or another one than when the run began. Stop: the attempt ends and names it. Skip:
     all ranks go on without it, from the same step on."""
 

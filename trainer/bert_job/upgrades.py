@@ -1,4 +1,4 @@
-"""Run configurations of earlier contract versions, as those of today: runs that have begun go on under a later release.
+"""Jobs and run configurations of earlier releases, as those of today: runs that have begun go on under a later release.
 
 A run's output folder keeps the document that it began with, and so does a job's ConfigMap.
 """
@@ -25,6 +25,14 @@ _MODEL_NAMES = {
 def upgrade(document: Document) -> Document:
     """Return a document of any version that this release knows in its own form; one of another version unchanged."""
     return _from_1(document) if document.get("contract_version") == 1 else document
+
+
+def upgrade_job(document: Document) -> Document:
+    """Return a job that an earlier release has started, as this release reads it."""
+    spec = document.get("spec")
+    if not isinstance(spec, dict) or not isinstance(spec.get("health"), dict):
+        return document
+    return {**document, "spec": {**spec, "health": _health(spec["health"])}}
 
 
 def _from_1(document: Document) -> Document:
@@ -57,9 +65,8 @@ def _stage(stage: Document) -> Document:
 
 def _health(health: Document) -> Document:
     """Nothing goes back to an earlier checkpoint by itself any more: what would have is skipped."""
-    changed = {name: "Skip" if value == "Rollback" else value for name, value in health.items()}
-    changed.pop("max_rollbacks", None)
-    return changed
+    kept = {name: value for name, value in health.items() if name not in ("max_rollbacks", "maxRollbacks")}
+    return {name: "Skip" if value == "Rollback" else value for name, value in kept.items()}
 
 
 def _optimizer(optimizer: Document) -> Document:

@@ -56,10 +56,11 @@ def _not_as_the_task_reads(
         if key not in given:
             yield Violation(f"{path}.{key}", ABSENT)
     for key in map(to_camel, unread):
-        value = given.get(key)
-        found = {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}
-        for at, item in found.items():
-            if item is not None:
+        if key in given:
+            value = given[key]
+            # An empty section is one all the same, as in CEL.
+            inner = value if isinstance(value, dict) and value else {}
+            for at, item in {f"{key}.{name}": it for name, it in inner.items()}.items() or [(key, value)]:
                 yield Violation(f"{path}.{at}", f"{render_value(item)} with task {task}")
 
 

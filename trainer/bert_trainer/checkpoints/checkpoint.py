@@ -253,6 +253,8 @@ def read_checkpoint(path: Path, *, with_sums: bool = True, is_own: bool = True) 
                 raise TrainerError(f"{path / name}: got bytes that were never written; allowed: a whole file")
             if with_sums and sha256_of(path / name) != wanted:
                 raise TrainerError(f"{path / name}: its SHA-256 is not the one in {MANIFEST_FILE}")
+        # How often a run of an earlier release had gone back to a checkpoint: from this one it goes on like any other.
+        manifest["position"].pop("num_rollbacks", None)
         position = Position(**manifest["position"])
         counts = [position.stage_index, position.step, position.total_steps, position.num_applied]
         if position.moment_steps is not None:

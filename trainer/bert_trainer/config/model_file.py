@@ -97,7 +97,7 @@ def read_model_file(described: ModelFile) -> ModelConfig:
             hint="name the file of a BERT",
         )
     names, activation = _KEYS[architecture]
-    keys = {**names, "layer_norm_epsilon": "layer_norm_eps"}
+    keys = {**names, "layer_norm_epsilon": _EPSILON}
     given = {name: content[key] for name, key in keys.items() if key in content}
     absent = [name for name in names if given.get(name) is None]
     problems = [f"{names[name]} is required" for name in absent]

@@ -9,6 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from bert_job import optimizers, recipes
 from bert_job.problems import render_path, render_value
+from bert_job.upgrades import upgrade_job
 from bert_operator.api.parsing import schema_problems
 from bert_operator.api.parsing.json_values import find_nulls, normalise
 from bert_operator.api.rules import all_rules, size_bound
@@ -46,7 +47,7 @@ def parse_started_job(document: dict[str, Any], *, by_rules: bool = True) -> Ber
     Raises:
         InvalidJob: with all other problems. The size is not checked: what has started is not too large.
     """
-    document = {key: value for key, value in document.items() if key != "status"}
+    document = upgrade_job({key: value for key, value in document.items() if key != "status"})
     try:
         job = _validate(document)
     except ValidationError as error:

@@ -64,7 +64,7 @@ class DatasetSpec(Section):
     volume: VolumeSource | None = None
     """In a cluster: the volume to mount, read-only while training; relative paths of this section, of text and of
     shards are relative to its mount. Empty: the output's volume."""
-    on_unreadable_shard: Literal["Stop", "Skip"] | None = None
+    on_unreadable_shard: Literal["Skip", "Stop"] | None = None
     """What to do about a shard that is damaged, missing or has changed since the run began. ``Stop``, the default: the
     job fails and names it. ``Skip``: training continues without it, reports that in log and metrics, and still leaves
     it out after a restart."""
