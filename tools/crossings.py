@@ -2,9 +2,9 @@
 
 The field is a stage's learning rate, from the watch on jobs to the optimizer; the sentence goes from a file of text
 through the build of a data set and the loader into the model; of a step its batches are followed, from the loader to
-the update. Field and sentence are told apart by a value that nothing else has, and
-followed through the real code by a probe in every process; ``crossings_probe/sitecustomize.py`` says what is counted.
-Works on any checkout of the project, so that two of them are measured by the same script.
+the update. Field and sentence are told apart by a value that nothing else has, and all are followed through the real
+code by a probe in every process; ``crossings_probe/sitecustomize.py`` says what is counted. Works on any checkout of
+the project, so that two of them are measured by the same script.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ ranks that it starts: ``environment_of`` and ``write_hook``. In pods: put this f
 folder that the pods see, and name the folder in ``PYTHONPATH`` and the steps in ``BERT_TEST_LOSS``; it needs nothing
 else, and nothing in the image.
 
-The steps are a comma-separated list of ``<stage>:<step>=<factor>``: the step is counted from 1 in the stage (in a
-finetune stage, in each run), the factor is anything that float() reads. All ranks do the same.
+The steps are a comma-separated list of ``<stage>:<step>=<factor>``: the step is counted from 1 in the stage, the factor
+is anything that float() reads. All ranks do the same.
 """
 
 from __future__ import annotations

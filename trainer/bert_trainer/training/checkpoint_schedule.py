@@ -1,4 +1,4 @@
-"""When a stage's periodic checkpoints are due. What asks for one besides is in the loops: a stop, a stage's end."""
+"""When a stage's periodic checkpoints are due. What asks for one besides is in the loop: a stop, a stage's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards to the micro-batches of one rank: sample order, split over ranks, prefetching.
+"""Prefetching for any training; and shards to the micro-batches of one rank: sample order, split over ranks.
 
 The order of samples is a function of seed and epoch, and of the shards that are left out from a place in it on: every
 rank computes the same one and takes its part of each global batch, so any number of ranks sees the same samples in the
@@ -303,6 +303,7 @@ class ReadAhead(ABC):
         while self._thread.is_alive():
             self._drain()
             self._thread.join(timeout=0.01)
+        self._drain()
 
     def next_step(self) -> list[Batch]:
         """Return the micro-batches of the next step, in order; raises whatever ended the reading."""
@@ -383,7 +384,6 @@ class StageReader(ReadAhead):
     def restart(self, order: SampleOrder, step: int) -> None:
         """Read another order from a step on; what was read ahead is forgotten."""
         self._stop()
-        self._drain()
         self.order, self._loaded, self.failed_shard = order, None, None
         self._restart(step)
 

@@ -141,7 +141,7 @@ class Interval:
                 # Where it went, added up like it: a reader of one line knows of all the lines before.
                 "data_wait_s": self._all_waited_s / world.size,
                 **self.paused_time.figures(),
-                "remaining_s": (objective.total_steps - objective.step) * step_s + objective.evaluations_s,
+                "remaining_s": (objective.total_steps - objective.step) * step_s + objective.evaluations_left_s,
                 "interval_s": elapsed_s,
                 "interval_sequences": int(rows),
                 "interval_tokens": int(tokens),

@@ -124,7 +124,6 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     progress = start_or_resume(learner.optimizer, index, stage, data, resumed_from.position if resumed_from else None)
     if progress is None:
         return
-    objective = Pretraining(session, progress)
     writer.event("stage_started", stage=stage.name, kind=stage.kind, steps=data.total_steps)
     if progress.step == 0 and index == min(session.data.training):
         _evaluate_before(session)
@@ -132,8 +131,9 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     # From here on there is something to save.
     stop.listen()
     started_at_s = time.monotonic()
-    objective.begin()
-    TrainingLoop(session, objective, Interval(session, learner), stop).run()
+    objective = Pretraining(session, progress)
+    with watched().stage(stage.name):
+        TrainingLoop(session, objective, Interval(session, learner), stop).run()
     session.profiler.close()
     seconds = time.monotonic() - started_at_s
     writer.event("stage_finished", stage=stage.name, seconds=seconds, message=objective.evaluations.outcome)

@@ -16,7 +16,6 @@ from bert_trainer.checkpoints.checkpoint import Position
 from bert_trainer.errors import TrainerError
 from bert_trainer.model.batch import Batch
 from bert_trainer.output.metrics import Record
-from bert_trainer.parallel.world import World
 from bert_trainer.training.checkpoint_schedule import CheckpointSchedule
 from bert_trainer.training.data_loader import ReadAhead
 from bert_trainer.training.health import Health
@@ -26,11 +25,7 @@ from bert_trainer.training.learner import Learner, ModelT
 class Objective(ABC, Generic[ModelT]):
     """One stage, or one run of a finetune stage, on one rank. All ranks call the same methods in the same order."""
 
-    index: int
-    """Of the stage."""
     stage: PretrainStage | FinetuneStage
-    world: World
-    """All ranks."""
     learner: Learner[ModelT]
     reader: ReadAhead
     micro_batch_size: int
@@ -40,9 +35,6 @@ class Objective(ABC, Generic[ModelT]):
     """Of the stage."""
     sums: type[Any]
     """A dataclass with slots: the scalars of a micro-batch from which the figures of its loss are made."""
-    sample_hash: str
-    """Chained SHA-256 of all sample numbers so far: two runs that agree on it have seen the same samples in the same
-    order. On rank 0; elsewhere that of the checkpoint."""
 
     @property
     @abstractmethod
@@ -53,6 +45,14 @@ class Objective(ABC, Generic[ModelT]):
     @abstractmethod
     def samples(self) -> int:
         """Rows so far, by which checkpoints are due."""
+
+    @property
+    @abstractmethod
+    def sample_hash(self) -> str:
+        """Chained SHA-256 of all sample numbers so far; on rank 0, elsewhere that of the checkpoint.
+
+        Two runs that agree on it have seen the same samples in the same order.
+        """
 
     @property
     @abstractmethod
@@ -69,9 +69,9 @@ class Objective(ABC, Generic[ModelT]):
         """Whether this rank's own model is trained, and waits for those of other ranks."""
         return False
 
-    @abstractmethod
     def read(self) -> tuple[Sequence[Batch], TrainerError | None]:
         """Return this rank's micro-batches of the next step, or an error that all ranks ``resolve``."""
+        return self.reader.next_step(), None
 
     def resolve(self, error: TrainerError | None) -> None:
         """Find a way on, or end the attempt, where a rank could not read. Collective. error: this rank's.
@@ -79,7 +79,7 @@ class Objective(ABC, Generic[ModelT]):
         Raises:
             TrainerError: there is no way on.
         """
-        raise error if error is not None else AssertionError("only ranks that cannot read ask")
+        raise AssertionError("only of an objective whose reading may fail")
 
     @abstractmethod
     def learning_rate(self) -> float:
@@ -112,7 +112,7 @@ class Objective(ABC, Generic[ModelT]):
 
     @property
     @abstractmethod
-    def evaluations_s(self) -> float:
+    def evaluations_left_s(self) -> float:
         """Seconds that the evaluations still to come are expected to take."""
 
     def flop(self, tokens: int, pairs: float, masked: int) -> float:

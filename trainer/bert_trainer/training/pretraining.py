@@ -38,31 +38,28 @@ class Pretraining(Objective[Bert]):
     sums = LossSums
 
     def __init__(self, session: Session, progress: StageProgress) -> None:
-        """Find what was evaluated before; the stage begins with ``begin``. Collective if it has evaluations."""
+        """Begin the stage, or go on in it: times count from here. Collective if it has evaluations."""
         self.session, self.progress = session, progress
         self.index, self.stage = progress.index, progress.stage
-        self.world, self.learner = session.world, session.learner
+        self.learner = session.learner
         self.micro_batch_size = session.micro_batch_sizes[self.index]
         self.total_steps = progress.data.total_steps
         self.evaluations = _open_evaluations(session, self.stage, self.index)
-
-    def begin(self) -> None:
-        """Count times from here, and prepare to read."""
-        config, data, stage = self.session.config, self.progress.data, self.stage
-        times = stage.checkpoint or config.checkpoint
+        world, data, stage = session.world, progress.data, self.stage
+        times = stage.checkpoint or session.config.checkpoint
         min_samples = times.min_samples_to_start - data.samples_before
-        self.saves = CheckpointSchedule(times, self.world.rank, min_samples=min_samples)
-        self.health = Health(self.session.health, stage.name)
-        if (resumed_from := self.session.resumed_in(self.index)) is not None:
+        self.saves = CheckpointSchedule(times, world.rank, min_samples=min_samples)
+        self.health = Health(session.health, stage.name)
+        if (resumed_from := session.resumed_in(self.index)) is not None:
             self.health.load(resumed_from.health)
-        self._passes = num_micro_batches(stage.global_batch_size, self.micro_batch_size, self.world.size)
+        self._passes = num_micro_batches(stage.global_batch_size, self.micro_batch_size, world.size)
         self.reader = StageReader(
             data.folder,
             data.order,
             global_batch_size=stage.global_batch_size,
             micro_batch_size=self.micro_batch_size,
-            rank=self.world.rank,
-            world_size=self.world.size,
+            rank=world.rank,
+            world_size=world.size,
             first_step=self.step,
             last_step=self.total_steps,
             masking=data.masking,
@@ -84,7 +81,7 @@ class Pretraining(Objective[Bert]):
         return self.progress.samples
 
     @property
-    def sample_hash(self) -> str:  # type: ignore[override]  # noqa: D102
+    def sample_hash(self) -> str:  # noqa: D102
         return self.progress.sample_hash
 
     @property
@@ -101,7 +98,7 @@ class Pretraining(Objective[Bert]):
 
     def resolve(self, error: TrainerError | None) -> None:  # noqa: D102
         skips = self.session.config.dataset.on_unreadable_shard == "Skip"
-        resolve_unreadable(error, self.reader, self.progress, self.world, self.session.writer, skips=skips)
+        resolve_unreadable(error, self.reader, self.progress, self.session.world, self.session.writer, skips=skips)
 
     def learning_rate(self) -> float:  # noqa: D102
         # The schedule counts applied updates: a step that fp16 overflow skips does not advance it.
@@ -132,7 +129,7 @@ class Pretraining(Objective[Bert]):
         return self.evaluations.target_met
 
     @property
-    def evaluations_s(self) -> float:  # noqa: D102
+    def evaluations_left_s(self) -> float:  # noqa: D102
         return 0.0 if self.evaluations.target_met else self.evaluations.remaining_s(self.step)
 
     def flop(self, tokens: int, pairs: float, masked: int) -> float:  # noqa: D102

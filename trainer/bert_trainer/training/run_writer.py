@@ -253,6 +253,7 @@ class RunWriter:
         Raises:
             Stopped: always.
         """
+        assert self.world.rank == 0, "for on_rank_0"
         self.store.wait()
         message = f"{position.stage}: stopped on request at step {position.step}, a checkpoint is saved"
         self.event("stopped", stage=position.stage, step=position.step, message=message)

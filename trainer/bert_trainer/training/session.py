@@ -1,8 +1,8 @@
 """One attempt on one rank, as it is set up before the first step.
 
 ``Session.open`` goes by what is cheap to check: device and precision, folder, vocabulary, shards, model, checkpoint.
-Whatever is wrong with a job is found before the first step. Stages, their objectives and the training loop know a
-session; they hand down what each function needs of it.
+Whatever is wrong with a job is found before the first step. Stages, their objectives and the training loop are given
+the session; what they are made of gets what it needs of it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from bert_trainer.model.batch import Batch
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.parallel.reduction import ReductionTimes
 from bert_trainer.system.heartbeat import watched
-from bert_trainer.training.findings import apply_remedy
 from bert_trainer.training.health import HINT, Finding
 from bert_trainer.training.interval import Interval
 from bert_trainer.training.learner import take_step
@@ -61,13 +60,10 @@ class TrainingLoop:
         objective, interval, writer = self.objective, self.interval, self.session.writer
         profiler, name = self.session.profiler, objective.stage.name
         at_end = False
-        with objective.reader, watched().stage(name):
+        with objective.reader:
             while not at_end:
                 profiler.start_step(name, objective.step + 1)
-                batches, agreed = self._next_batches()
-                if agreed.stops:
-                    self._save_and_stop()
-                result = self._take(batches, agreed)
+                result, in_time = self._take()
                 samples_before = objective.samples
                 watched().step()
                 objective.advance(objective.health.why_skipped)
@@ -82,7 +78,6 @@ class TrainingLoop:
                         at_end = objective.evaluate() or at_end
                     if at_end and not is_reported:
                         interval.publish(objective, result)
-                in_time = agreed.in_time
                 if objective.saves.is_due(objective.step, samples_before, objective.samples, in_time=in_time) or at_end:
                     self._agree()  # health judges the last step before it is saved
                     self._save(at_end=at_end)
@@ -123,7 +118,7 @@ class TrainingLoop:
         Raises:
             TrainingUnhealthy, RanksDisagree: what health says of it, where ranks train one model together.
         """
-        health, world = self.objective.health, self.objective.world
+        health, world = self.objective.health, self.session.world
         masked = sum(batch.num_masked for batch in batches)
         own = [0.0, 0.0, 0.0] if self.objective.is_split_by_rank else health.own_numbers
         summed = world.sum_numbers([masked, stopped, in_time, error is not None, *own])
@@ -133,11 +128,36 @@ class TrainingLoop:
         return _Agreed(summed[0], *(bool(number) for number in summed[1:4]))
 
     def _apply_remedy(self, finding: Finding | None) -> None:
-        apply_remedy(finding, self.session.writer.event, self.objective.learner.scaler)
+        """Report a finding, if any, and act on its policy; skipped updates have been skipped already.
 
-    def _take(self, batches: Sequence[Batch], agreed: _Agreed) -> StepResult | None:
-        """Compute the step; on a rank whose own model is trained, nothing."""
+        Raises:
+            TrainingUnhealthy: the policy says Stop; on every rank alike.
+        """
+        if finding is None:
+            return
+        self.session.writer.event(
+            "unhealthy",
+            stage=finding.stage,
+            step=finding.last_step,
+            finding=finding.name,
+            action=finding.action,
+            message=finding.message,
+        )
+        if finding.action == "Stop":
+            raise TrainingUnhealthy(f"{finding.stage}: {finding.message}", hint=HINT)
+        if finding.name == "lossScale":
+            # What the overflow has halved it from: lower, it would lose more than it saves.
+            self.objective.learner.scaler.scale *= 2
+
+    def _take(self) -> tuple[StepResult | None, bool]:
+        """Compute the next step, on a rank that waits for others none; and return whether a checkpoint is due in time.
+
+        Its batches are freed at the end, before anything is evaluated or gathered.
+        """
         objective, learner = self.objective, self.objective.learner
+        batches, agreed = self._next_batches()
+        if agreed.stops:
+            self._save_and_stop()
         result, finding = None, None
         if objective.is_over:
             self.interval.add_step(0, ReductionTimes(0, 0.0, 0.0))
@@ -155,7 +175,7 @@ class TrainingLoop:
             finding = objective.health.judge_step(objective.step + 1, result, learner.scaler)
         if objective.is_split_by_rank:
             self._act_together(finding)
-        return result
+        return result, agreed.in_time
 
     def _act_together(self, finding: Finding | None) -> None:
         """Act on what is found of this rank's own model, and on all ranks where one of them ends: none waits for ever.
@@ -163,7 +183,7 @@ class TrainingLoop:
         Raises:
             TrainingUnhealthy: a rank's policy says Stop.
         """
-        objective, world = self.objective, self.objective.world
+        objective, world = self.objective, self.session.world
         error: TrainingUnhealthy | None = None
         try:
             self._apply_remedy(finding)

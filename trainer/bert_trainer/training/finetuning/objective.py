@@ -10,7 +10,6 @@ from torch import Tensor
 
 from bert_job.run_stages import FinetuneStage
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Position
-from bert_trainer.errors import TrainerError
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.task_model import TaskModel
 from bert_trainer.optim.schedule import Schedule, learning_rate
@@ -66,10 +65,10 @@ class Finetuning(Objective[TaskModel]):
         """
         self.session, self.opened = session, opened
         self.index, self.stage, self.plan = opened.index, opened.stage, opened.plan
-        self.world, self.learner, self.saves = session.world, opened.learner, opened.saves
+        self.learner, self.saves = opened.learner, opened.saves
         self.micro_batch_size, self.total_steps = self.stage.micro_batch_size, self.plan.total_steps
         self._runs = opened.evaluations.runs_of(number)
-        self._run = self._runs[self.world.rank if self.is_split_by_rank else 0]
+        self._run = self._runs[session.world.rank if self.is_split_by_rank else 0]
         health = session.health
         if self.is_split_by_rank:
             # Its median is in no checkpoint, which holds one rank's: a resumed run would judge otherwise.
@@ -77,11 +76,11 @@ class Finetuning(Objective[TaskModel]):
         self.health = Health(health, self.stage.name, finetuning=True)
         if resumed_from is None:
             self.learner.start(self._run.seed)
-            self._run_step, self.sample_hash = 0, ""
+            self._run_step, self._sample_hash = 0, ""
         else:
             self.learner.load(resumed_from)
             self._run_step = resumed_from.position.step - number * self.plan.steps_per_run
-            self.sample_hash = resumed_from.position.sample_hash
+            self._sample_hash = resumed_from.position.sample_hash
             self.health.load(resumed_from.health)
         self.reader = StepReader(opened.data, self.plan, self.learner, self._run.seed, self._run_step)
         self._is_over = self._has_stopped_early()
@@ -99,6 +98,10 @@ class Finetuning(Objective[TaskModel]):
         return self.plan.rows_before(self._run_step)
 
     @property
+    def sample_hash(self) -> str:  # noqa: D102
+        return self._sample_hash
+
+    @property
     def is_at_end(self) -> bool:  # noqa: D102
         return self._run_step == self.plan.steps_per_run
 
@@ -109,9 +112,6 @@ class Finetuning(Objective[TaskModel]):
     @property
     def is_over(self) -> bool:  # noqa: D102
         return self._is_over
-
-    def read(self) -> tuple[Sequence[Batch], TrainerError | None]:  # noqa: D102
-        return self.reader.next_step(), None
 
     def learning_rate(self) -> float:  # noqa: D102
         return learning_rate(self.opened.schedule, self.learner.optimizer.num_applied, self.plan.steps_per_run)
@@ -126,8 +126,8 @@ class Finetuning(Objective[TaskModel]):
 
     def advance(self, skipped: str | None) -> None:  # noqa: D102
         step = self._run_step
-        self.sample_hash = self.session.writer.chain_samples(
-            self.stage.name, self.step, self.sample_hash, lambda: self.reader.numbers_of(step), skipped=skipped
+        self._sample_hash = self.session.writer.chain_samples(
+            self.stage.name, self.step, self._sample_hash, lambda: self.reader.numbers_of(step), skipped=skipped
         )
         self._run_step += 1
 
@@ -141,7 +141,7 @@ class Finetuning(Objective[TaskModel]):
         return all(evaluations.is_over(run, self.step) for run in self._runs)
 
     @property
-    def evaluations_s(self) -> float:  # noqa: D102
+    def evaluations_left_s(self) -> float:  # noqa: D102
         return self.plan.evaluations_left(self.step) * self.opened.evaluations.last_s
 
     def losses(self, sums: Sequence[float], rows: float, masked: float) -> Record:  # noqa: D102

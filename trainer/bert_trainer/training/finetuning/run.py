@@ -78,10 +78,11 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
         writer.event("learning_rate", stage=stage.name, message=message)
     while first_step < plan.total_steps:
         number, in_run = divmod(first_step, plan.steps_per_run)
-        objective = Finetuning(session, opened, number, resumed_from if in_run else None)
-        stop.listen()  # from here on there is something to save
-        interval.restart()
-        TrainingLoop(session, objective, interval, stop).run()
+        with watched().stage(stage.name):
+            objective = Finetuning(session, opened, number, resumed_from if in_run else None)
+            stop.listen()  # from here on there is something to save
+            interval.restart()  # what giving a model its first weights takes is no step's time
+            TrainingLoop(session, objective, interval, stop).run()
         first_step = (number + 1) * plan.steps_per_run
     session.profiler.close()
     with watched().activity(f"the end of {stage.name}"):
