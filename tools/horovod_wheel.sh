@@ -21,7 +21,7 @@ mpi=${2:-open-mpi}
 architectures=${3:-}
 tools=$(cd "$(dirname "$0")" && pwd)
 version=$(sed -n 's/^horovod==\([0-9.]*\).*/\1/p' "$tools/horovod.lock")
-recipe=3 # raise when this script changes what it builds
+recipe=4 # raise when this script changes what it builds
 python=$venv/bin/python
 case $mpi in
     open-mpi | open-mpi-4 | mpich | gloo) ;;
@@ -97,6 +97,9 @@ source=$work/horovod-$version
 sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 20/' "$source/CMakeLists.txt" "$source/horovod/torch/CMakeLists.txt"
 # cmake adds the folders of this environment to where the extension looks for libraries. Relative ones come from LDFLAGS.
 sed -i 's/^project(horovod CXX)$/&\nset(CMAKE_SKIP_RPATH ON)/' "$source/CMakeLists.txt"
+# Where a rank leaves, Horovod's thread ends all operations under its locks, and takes the GIL there to let go of
+# tensors. Whoever waits for these locks, as every start of an operation does, must not hold it.
+sed -i 's/&\(Do[A-Za-z]*\));$/\&\1, py::call_guard<py::gil_scoped_release>());/' "$source/horovod/torch/mpi_ops_v2.cc"
 # Whatever the caller's shell says about Horovod, CUDA or compilers' options was meant for another build.
 while read -r name; do unset "$name"; done < <(compgen -e HOROVOD_)
 unset CUDA_HOME CUDA_PATH CUDACXX CPPFLAGS

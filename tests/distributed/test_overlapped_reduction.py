@@ -7,33 +7,19 @@ sums, the order and time of starts, bytes.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tiny_run import COLLECTIVES, ROOT, environment
+from tiny_run import COLLECTIVES, run_child
 
 WAYS = ["plain", "split", "fp16", "fp16 split", "none on the last rank", "fp16, none on the last rank"]
 
 
 def run_ranks(folder: Path, ranks: int, library: str) -> list[dict[str, Any]]:
     """Run the child on real ranks; return what each saw."""
-    command = [str(Path(sys.executable).with_name("mpirun")), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
-    if os.getuid() == 0:
-        command.append("--allow-run-as-root")
-    child = [sys.executable, str(Path(__file__).with_name("reduction_child.py")), str(folder), library]
-    finished = subprocess.run(
-        [*command, "-np", str(ranks), *child],
-        env=environment(PYTHONPATH=f"{ROOT}/trainer:{ROOT}/tests/support"),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    finished = run_child(Path(__file__).with_name("reduction_child.py"), folder, ranks, library)
     files = [folder / f"{rank}.json" for rank in range(ranks)]
     assert all(file.exists() for file in files), finished.stderr
     return [json.loads(file.read_text()) for file in files]

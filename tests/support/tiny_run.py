@@ -161,6 +161,21 @@ def trainer_command(document: dict[str, Any], config_file: Path, *, by_torchrun:
     return ["env", f"TMPDIR={temporary}", str(mpirun), *options, "-np", str(ranks), *trainer]
 
 
+def run_child(child: Path, folder: Path, ranks: int, library: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of tests on real ranks under mpirun, to its end; it is given the folder and the library."""
+    command = [str(Path(sys.executable).with_name("mpirun")), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
+    if os.getuid() == 0:
+        command.append("--allow-run-as-root")
+    return subprocess.run(
+        [*command, "-np", str(ranks), sys.executable, str(child), str(folder), library],
+        env=environment(PYTHONPATH=f"{ROOT}/trainer:{ROOT}/tests/support"),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
 def environment(**variables: str) -> dict[str, str]:
     """Return the environment for a trainer process: one thread, no attempt but what is given."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
