@@ -79,8 +79,8 @@ def _passes(engine: str, layers: int) -> Callable[[Any], tuple[float, float]]:
     from bert_job.run_config import ModelConfig
     from bert_trainer.model.backends.ort.engine import make_graph
     from bert_trainer.model.backends.ort.keep_masks import keep_masks
-    from bert_trainer.model.backends.ort.padded import PaddedPretraining, PaddedRows
     from bert_trainer.model.bert import Bert
+    from bert_trainer.model.padded import PaddedPretraining, PaddedRows
 
     config = ModelConfig(
         architecture="bert",

@@ -34,6 +34,7 @@ from bert_trainer.training.session import Session
 from in_process import train
 from tiny_run import (
     PREDICTIONS,
+    ROOT,
     SEQUENCE_LENGTH,
     TWO_LAYERS,
     VOCABULARY_SIZE,
@@ -112,7 +113,7 @@ def test_every_stage_has_a_folder_of_its_own(exports: Path) -> None:
     found = {path.name: sorted(file.name for file in path.iterdir()) for path in exports.iterdir()}
     huggingface = sorted(["README.md", "config.json", "model.safetensors", *TOKENIZER])
     assert found["huggingface"] == found["huggingface-early"] == huggingface
-    assert found["onnx"] == sorted(["README.md", "config.json", "model.onnx", *TOKENIZER])
+    assert found["onnx"] == sorted(["README.md", "config.json", "model.onnx", "model.onnx.data", *TOKENIZER])
     assert found["tensorflow"] == [
         "README.md", "bert_config.json", "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index", "checkpoint",
         "vocab.txt",
@@ -381,9 +382,16 @@ def test_a_run_that_lost_its_folder_leaves_the_earlier_export(session: Session, 
 
 
 def test_no_export_names_a_machine_or_a_place(exports: Path) -> None:
-    secrets = (b"cluster-volume-7", b"secret-team", b"uid-1", socket.gethostname().encode(), b"/tmp")
+    secrets = (
+        b"cluster-volume-7",
+        b"secret-team",
+        b"uid-1",
+        socket.gethostname().encode(),
+        b"/tmp",
+        str(ROOT).encode(),
+    )
     files = [path for path in exports.rglob("*") if path.is_file()]
-    assert len(files) == 27
+    assert len(files) == 28
     assert [(path, secret) for path in files for secret in secrets if secret in path.read_bytes()] == []
 
 

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from bert_trainer.errors import InputError, Stopped
+from bert_trainer.training.finetuning.results import Findings
 from finetune_runs import Document, assert_same_run, best, evaluated, run, without_times
 from in_process import progress_records
 from tiny_finetune import finetune_document, finetune_stage, write_task
@@ -93,6 +94,22 @@ def test_they_do_not_go_on_as_another_number_of_ranks(task: Path, tmp_path: Path
         run(document(tmp_path / "out", task), ranks=2, stop_after=steps)
     with pytest.raises(InputError, match=rf"rule: got {ranks} rank\(s\); allowed: 2, as many as trained a model each"):
         run(document(tmp_path / "out", task), ranks=ranks, attempt=2)
+
+
+def test_one_rank_is_over_while_the_other_trains_to_the_end(
+    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 1's runs end with their first evaluation: it takes part in nothing but what all ranks agree on."""
+    monkeypatch.setattr(Findings, "is_over", lambda _, run, __, up_to: run.rank == 1 and up_to % 10 >= 5)
+    run(document(tmp_path / "whole", task), ranks=2)
+    found = [(it["seed"], it["rank"], it["step"]) for it in evaluated(tmp_path / "whole")]
+    assert found == [(1, 0, 5), (3, 1, 5), (1, 0, 10), (2, 0, 15), (4, 1, 15), (2, 0, 20)]
+    read = [it["interval_sequences"] for it in progress_records(tmp_path / "whole")]
+    assert read == [22, 22, 22, 22, 12, 11, 11, 11, 11, 6] * 2
+    with pytest.raises(Stopped):
+        run(document(tmp_path / "out", task), ranks=2, stop_after=7)
+    run(document(tmp_path / "out", task), ranks=2, attempt=2)
+    assert_same_run(tmp_path / "whole", tmp_path / "out")
 
 
 def test_a_rank_whose_run_is_over_waits_for_the_others(task: Path, tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from bert_trainer.errors import RanksDisagree, Stopped, TrainingUnhealthy
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import SingleRank
-from bert_trainer.training import steps
-from bert_trainer.training.loop import run_stages
+from bert_trainer.training import loop
+from bert_trainer.training.run import run_stages
 from bert_trainer.training.session import Session
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import pretrain_stage, run_document, write_dataset
@@ -130,7 +130,7 @@ def test_a_spike_is_reported_by_default_and_changes_nothing(
 def test_no_checkpoint_is_written_of_what_is_not_finite(
     tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    healthy = steps.take_step
+    healthy = loop.take_step
 
     def take_step(learner: Any, *arguments: Any, **named: Any) -> Any:
         done = healthy(learner, *arguments, **named)
@@ -139,7 +139,7 @@ def test_no_checkpoint_is_written_of_what_is_not_finite(
         return done
 
     with monkeypatch.context() as patched:
-        patched.setattr(steps, "take_step", take_step)
+        patched.setattr(loop, "take_step", take_step)
         with pytest.raises(TrainingUnhealthy, match="second_moment.* is not finite after step 6"):
             run(document(tmp_path, dataset, {"on_unhealthy": "Skip"}))
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["phase1-00000003"]

@@ -47,9 +47,9 @@ def spoiling(take_step: Any, factors: dict[tuple[str, int], float]) -> Any:
 
 def spoil(monkeypatch: Any, text: str) -> None:
     """Spoil steps of runs in this process."""
-    from bert_trainer.training import learner, steps
+    from bert_trainer.training import learner, loop
 
-    monkeypatch.setattr(steps, "take_step", spoiling(learner.take_step, parse(text)))
+    monkeypatch.setattr(loop, "take_step", spoiling(learner.take_step, parse(text)))
 
 
 def write_hook(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from bert_trainer.model.backends.cpu.encoder import CpuBackend
 from bert_trainer.model.backends.cpu.library import find
 from bert_trainer.model.backends.cpu.linear import cached_weights, linear
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.training.loop import train
+from bert_trainer.training.run import train
 from patience import PATIENCE_S
 from tiny_run import pretrain_stage, run_document, write_dataset
 

@@ -10,7 +10,7 @@ import pytest
 
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.parallel.world import World
-from bert_trainer.training.loop import run_stages
+from bert_trainer.training.run import run_stages
 from bert_trainer.training.session import Session
 from in_process import progress_records
 from threaded_world import run_threads

@@ -15,9 +15,9 @@ from bert_trainer.model.backends.eager import EagerBackend
 from bert_trainer.model.backends.ort import engine
 from bert_trainer.model.backends.ort.engine import OrtBackend
 from bert_trainer.model.backends.ort.keep_masks import keep_masks
-from bert_trainer.model.backends.ort.padded import PaddedEncoder, PaddedPretraining, PaddedRows
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
+from bert_trainer.model.padded import PaddedEncoder, PaddedPretraining, PaddedRows
 from random_rows import model_config, random_batch, random_model
 
 MODELS: dict[str, dict[str, Any]] = {

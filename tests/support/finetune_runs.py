@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import SingleRank, World
-from bert_trainer.training.loop import run_stages
+from bert_trainer.training.run import run_stages
 from bert_trainer.training.session import Session
 from threaded_world import run_threads
 

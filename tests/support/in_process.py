@@ -11,7 +11,7 @@ import torch
 from bert_job.run_config import RunConfig
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import SingleRank
-from bert_trainer.training.loop import run_stages
+from bert_trainer.training.run import run_stages
 from bert_trainer.training.session import Session
 
 

@@ -17,7 +17,7 @@ from bert_trainer.dataset.shards import read_header, read_shard, write_shard
 from bert_trainer.dataset.shards.dataset_info import BuildSettings, DatasetInfo, LengthInfo
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import SingleRank
-from bert_trainer.training.loop import run_stages
+from bert_trainer.training.run import run_stages
 from bert_trainer.training.session import Session
 from relayout import relayout
 from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, pretrain_stage, run_document

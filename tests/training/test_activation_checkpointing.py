@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
-from bert_trainer.training.loop import train
+from bert_trainer.training.run import train
 from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, VOCABULARY_SIZE, make_samples, run_document, write_dataset
 from whole_configs import model_settings
 

@@ -23,10 +23,10 @@ from bert_trainer.model.bert import Bert
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import SingleRank
 from bert_trainer.system.available_memory import available_bytes, container_bytes, total_bytes
-from bert_trainer.training import micro_batch_size, micro_batch_trials
+from bert_trainer.training import micro_batch_size
 from bert_trainer.training.device import Compute
-from bert_trainer.training.loop import run_stages, train
-from bert_trainer.training.micro_batch_choice import candidate_sizes
+from bert_trainer.training.micro_batch_size import candidate_sizes
+from bert_trainer.training.run import run_stages, train
 from bert_trainer.training.session import Session
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import pretrain_stage, run_document, write_dataset
@@ -42,7 +42,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take two passes at every size and no more: which size is best is not asserted here."""
-    monkeypatch.setattr("bert_trainer.training.micro_batch_trials._ENOUGH_S", 0.02)
+    monkeypatch.setattr("bert_trainer.training.micro_batch_size._ENOUGH_S", 0.02)
 
 
 def document(folder: Path, dataset: Path, **changes: Any) -> dict[str, Any]:
@@ -67,11 +67,11 @@ def test_a_size_is_measured_shown_and_recorded(
     assert size in candidate_sizes(16)
     assert event["source"] == "measured"
     assert {line["micro_batch_size"] for line in read_metrics(tmp_path) if line["event"] == "progress"} == {size}
-    assert json.loads((tmp_path / micro_batch_size.RECORD_FILE).read_text())["phase1"]["size"] == size
     table = capsys.readouterr().err
     assert "phase1: 16 sequences of 32 tokens per rank and step, fp32 on cpu" in table
     assert " chosen" in table
-    [tried] = json.loads((tmp_path / micro_batch_size.CACHE_FILE).read_text()).values()
+    [tried] = json.loads((tmp_path / micro_batch_size.MEASURED_FILE).read_text()).values()
+    assert (tried["size"], tried["stages"]) == (size, {"phase1": "uid-1"})
     assert tried["circumstances"]["environment"]["world_size"] == 1
     assert all(entry["sequences_per_s"] > 0 for entry in tried["tried"] if not entry["note"])
 
@@ -86,18 +86,19 @@ def test_trying_changes_nothing_that_is_learnt(tmp_path: Path, dataset: Path) ->
 
 
 def choose_sizes(session: Session) -> dict[int, int]:
-    trials = micro_batch_trials.Trials(session.config, session.learner, session.compute, ranks=1, hosts=1)
+    trials = micro_batch_size.Trials(session.config, session.learner, session.compute, ranks=1, hosts=1)
     return micro_batch_size.choose_micro_batch_sizes(session.config.stages, trials, session.world, session.writer)
 
 
 def test_a_resumed_run_keeps_the_size_whatever_would_be_measured_now(tmp_path: Path, dataset: Path) -> None:
     config = parse_run_config(document(tmp_path, dataset))
     train(config, attempt=1)
-    record = tmp_path / micro_batch_size.RECORD_FILE
-    entry = json.loads(record.read_text())
-    odd = next(size for size in (2, 4, 8) if size != entry["phase1"]["size"])
-    entry["phase1"]["size"] = odd
-    record.write_text(json.dumps(entry))
+    record = tmp_path / micro_batch_size.MEASURED_FILE
+    measured = json.loads(record.read_text())
+    [entry] = measured.values()
+    odd = next(size for size in (2, 4, 8) if size != entry["size"])
+    entry["size"] = odd
+    record.write_text(json.dumps(measured))
     session = Session.open(config, SingleRank(), attempt=2)
     sizes = choose_sizes(session)
     session.close()
@@ -120,9 +121,9 @@ def test_a_new_run_in_the_folder_takes_what_was_measured_there(tmp_path: Path, d
 
 def test_other_circumstances_are_measured_again_and_said(tmp_path: Path, dataset: Path) -> None:
     train(parse_run_config(document(tmp_path, dataset)), attempt=1)
-    record = tmp_path / micro_batch_size.RECORD_FILE
-    record.write_text(json.dumps({"phase1": {"size": 3, "key": "other hardware"}}))
-    (tmp_path / micro_batch_size.CACHE_FILE).write_text("{ broken")
+    record = tmp_path / micro_batch_size.MEASURED_FILE
+    [entry] = json.loads(record.read_text()).values()
+    record.write_text(json.dumps({"other hardware": {**entry, "size": 3}}))
     config = parse_run_config(document(tmp_path, dataset))
     session = Session.open(config, SingleRank(), attempt=2)
     choose_sizes(session)
@@ -130,6 +131,20 @@ def test_other_circumstances_are_measured_again_and_said(tmp_path: Path, dataset
     last = found(tmp_path)[-1]
     assert last["source"] == "measured"
     assert "it was 3 on other hardware or settings, from here on not bit-identical" in last["message"]
+    stages = {key: entry["stages"] for key, entry in json.loads(record.read_text()).items()}
+    assert stages.pop("other hardware") == {}
+    assert list(stages.values()) == [{"phase1": "uid-1"}]
+
+
+def test_a_damaged_record_is_written_again(tmp_path: Path, dataset: Path) -> None:
+    train(parse_run_config(document(tmp_path, dataset)), attempt=1)
+    record = tmp_path / micro_batch_size.MEASURED_FILE
+    record.write_text("{ broken")
+    session = Session.open(parse_run_config(document(tmp_path, dataset)), SingleRank(), attempt=2)
+    choose_sizes(session)
+    session.close()
+    assert [event["source"] for event in found(tmp_path)] == ["measured", "measured"]
+    assert len(json.loads(record.read_text())) == 1
 
 
 def test_every_rank_takes_the_size_of_the_first(tmp_path: Path, dataset: Path) -> None:
@@ -150,11 +165,11 @@ def open_session(folder: Path, dataset: Path, **changes: Any) -> Session:
     return Session.open(parse_run_config(document(folder, dataset, **changes)), SingleRank(), attempt=1)
 
 
-def try_sizes(session: Session, **settings: Any) -> micro_batch_trials.Trial:
+def try_sizes(session: Session, **settings: Any) -> micro_batch_size.Trial:
     stage = session.config.stages[0]
     assert isinstance(stage, PretrainStage)
     try:
-        trials = micro_batch_trials.Trials(session.config, session.learner, session.compute, ranks=1, hosts=1)
+        trials = micro_batch_size.Trials(session.config, session.learner, session.compute, ranks=1, hosts=1)
         return trials.try_sizes(stage, **settings)
     finally:
         session.close()
@@ -162,9 +177,9 @@ def try_sizes(session: Session, **settings: Any) -> micro_batch_trials.Trial:
 
 def test_a_size_that_would_not_fit_is_not_tried(tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base_bytes, row_bytes, limit_bytes = 10**9, 12 * 10**7, 2 * 10**9
-    monkeypatch.setattr(micro_batch_trials, "_used_bytes", lambda _: base_bytes)
-    monkeypatch.setattr(micro_batch_trials, "_run_pass", lambda _, __, batch: base_bytes + batch.num_rows * row_bytes)
-    monkeypatch.setattr(micro_batch_trials, "find_limit", lambda *_, **__: limit_bytes)
+    monkeypatch.setattr(micro_batch_size, "_used_bytes", lambda _: base_bytes)
+    monkeypatch.setattr(micro_batch_size, "_run_pass", lambda _, __, batch: base_bytes + batch.num_rows * row_bytes)
+    monkeypatch.setattr(micro_batch_size, "find_limit", lambda *_, **__: limit_bytes)
     trial = try_sizes(open_session(tmp_path, dataset))
     assert [entry.size for entry in trial.measurements] == [1, 2, 4, 8]
     assert trial.measurements[-1].sequences_per_s is None
@@ -175,14 +190,14 @@ def test_a_size_that_would_not_fit_is_not_tried(tmp_path: Path, dataset: Path, m
 def test_out_of_memory_ends_the_search_and_is_no_end_of_the_run(
     tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_pass = micro_batch_trials._run_pass
+    run_pass = micro_batch_size._run_pass
 
     def limited(model: Bert, compute: Compute, batch: Any) -> int:
         if batch.num_rows > 4:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
         return run_pass(model, compute, batch)
 
-    monkeypatch.setattr(micro_batch_trials, "_run_pass", limited)
+    monkeypatch.setattr(micro_batch_size, "_run_pass", limited)
     trial = try_sizes(open_session(tmp_path, dataset))
     assert [(entry.size, entry.note) for entry in trial.measurements][-1] == (8, "out of memory")
     assert trial.chosen <= 4
@@ -192,7 +207,7 @@ def test_not_even_one_sequence(tmp_path: Path, dataset: Path, monkeypatch: pytes
     def never(*_: object) -> int:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(micro_batch_trials, "_run_pass", never)
+    monkeypatch.setattr(micro_batch_size, "_run_pass", never)
     with pytest.raises(OutOfDeviceMemory, match="phase1: not even one sequence of 32 tokens fits"):
         try_sizes(open_session(tmp_path, dataset))
 

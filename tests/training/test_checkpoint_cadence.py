@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from bert_trainer.errors import InputError, Stopped
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import SingleRank
-from bert_trainer.training.loop import run_stages
+from bert_trainer.training.run import run_stages
 from bert_trainer.training.session import Session
 from in_process import losses, train
 from signed_manifest import read_manifest, write_manifest

@@ -22,7 +22,7 @@ from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.training import session
 from bert_trainer.training.data_loader import StageReader
-from bert_trainer.training.loop import run_stages, train
+from bert_trainer.training.run import run_stages, train
 from bert_trainer.training.run_data import StageData
 from bert_trainer.training.session import Session
 from threaded_world import ThreadedWorld, run_threads

@@ -21,7 +21,7 @@ from bert_trainer.output.metrics import read_metrics
 from bert_trainer.output.run_facts import load_run
 from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.parallel.world import SingleRank
-from bert_trainer.training.loop import run_stages
+from bert_trainer.training.run import run_stages
 from bert_trainer.training.session import Session
 from cluster_api import wait_until
 from tiny_run import pretrain_stage, run_config, write_dataset

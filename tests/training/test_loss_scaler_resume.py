@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.training.loop import train
+from bert_trainer.training.run import train
 from signed_manifest import read_manifest, write_manifest
 from tiny_run import pretrain_stage, run_document, write_dataset
 

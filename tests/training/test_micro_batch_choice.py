@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_trainer.training.micro_batch_choice import (
+from bert_trainer.training.micro_batch_size import (
     Measurement,
     candidate_sizes,
     choose_size,

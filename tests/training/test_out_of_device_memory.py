@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-import bert_trainer.training.loop as loop
-import bert_trainer.training.steps as steps
 from bert_operator.api.schema.conditions import FailureReason, Reason
 from bert_operator.state.observed import Child, Observed, read_outcome
 from bert_operator.state.plan import plan
 from bert_trainer.errors import InputError, OutOfDeviceMemory
 from bert_trainer.output.metrics import read_metrics
+from bert_trainer.training import loop, run
 from bert_trainer.training.out_of_memory import first_sentences, suggest_less_memory
 from sample_job import sample_job
 from tiny_run import pretrain_stage, run_config, write_dataset
@@ -43,10 +42,10 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_ends_the_run_by_its_name_and_proposes_what_needs_less(
     tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(steps, "take_step", no_memory)
+    monkeypatch.setattr(loop, "take_step", no_memory)
     config = run_config(tmp_path / "out", write_dataset(tmp_path / "data"))
     with pytest.raises(OutOfDeviceMemory, match="phase1: rank 0 has no GPU memory left"):
-        loop.train(config, attempt=1)
+        run.train(config, attempt=1)
     told = json.loads(record.read_text())
     assert (told["reason"], told["exitCode"]) == ("OutOfDeviceMemory", 2)
     for words in (
@@ -65,10 +64,10 @@ def test_it_ends_the_run_by_its_name_and_proposes_what_needs_less(
 
 def test_a_run_may_go_on_with_what_is_proposed(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data")
-    loop.train(run_config(tmp_path / "out", dataset, stages=[pretrain_stage(length={"steps": 6})]), attempt=1)
+    run.train(run_config(tmp_path / "out", dataset, stages=[pretrain_stage(length={"steps": 6})]), attempt=1)
     for attempt, size in ((2, 4), (3, 4), (4, "auto")):
         stages = [pretrain_stage(micro_batch_size=size, length={"steps": 6})]
-        loop.train(run_config(tmp_path / "out", dataset, stages=stages, activation_checkpointing=True), attempt=attempt)
+        run.train(run_config(tmp_path / "out", dataset, stages=stages, activation_checkpointing=True), attempt=attempt)
     told = [line["message"] for line in read_metrics(tmp_path / "out") if line["event"] == "resumed"]
     assert told == [
         "Resumed, not bit-identical: stages.0.micro_batch_size 8 -> 4",
@@ -83,16 +82,16 @@ def test_a_run_whose_result_depends_on_it_may_not(tmp_path: Path) -> None:
         stage = pretrain_stage(micro_batch_size=size, loss_normalization="microBatchMean")
         config = run_config(tmp_path / "out", dataset, stages=[stage])
         if attempt == 1:
-            loop.train(config, attempt=attempt)
+            run.train(config, attempt=attempt)
     with pytest.raises(InputError, match=r"stages.0.micro_batch_size: was 8, is 4"):
-        loop.train(config, attempt=2)
+        run.train(config, attempt=2)
 
 
 def test_setting_up_may_already_be_too_much(tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop.Session, "open", no_memory)
+    monkeypatch.setattr(run.Session, "open", no_memory)
     config = run_config(tmp_path / "out", write_dataset(tmp_path / "data"))
     with pytest.raises(OutOfDeviceMemory, match="setting up: rank 0"):
-        loop.train(config, attempt=1)
+        run.train(config, attempt=1)
     assert "microBatchSize" not in json.loads(record.read_text())["message"]
 
 

@@ -22,7 +22,7 @@ from bert_trainer.errors import Stopped
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel import zero1
 from bert_trainer.parallel.world import PeerFailed, World
-from bert_trainer.training.loop import run_stages
+from bert_trainer.training.run import run_stages
 from bert_trainer.training.session import Session
 from in_process import progress_records
 from threaded_world import run_threads

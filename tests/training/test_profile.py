@@ -23,8 +23,8 @@ from bert_trainer.config.checks import parse_profile_steps, parse_run_config
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.training import profiling
-from bert_trainer.training.loop import train
 from bert_trainer.training.profiling import PARTS, NoProfiler, StepProfiler, StepTimes, open_profiler, render_step_times
+from bert_trainer.training.run import train
 from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset
 
 # As torch-tb-profiler 0.4 has it: worker, time in milliseconds, ending.

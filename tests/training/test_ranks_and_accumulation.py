@@ -19,7 +19,7 @@ from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.parallel.row_balancing import rank_slice
 from bert_trainer.training.data_loader import num_micro_batches
-from bert_trainer.training.loop import run_stages
+from bert_trainer.training.run import run_stages
 from bert_trainer.training.session import Session
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import COLLECTIVES, pretrain_stage, run_document, run_trainer, write_dataset

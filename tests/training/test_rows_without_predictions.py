@@ -11,7 +11,7 @@ from bert_trainer.dataset.shards import read_shard, write_shard
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.training.loop import train
+from bert_trainer.training.run import train
 from tiny_run import pretrain_stage, run_document, write_dataset
 
 

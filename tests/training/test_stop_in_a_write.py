@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from bert_trainer.checkpoints.checkpoint import read_checkpoint
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.training.loop import train
+from bert_trainer.training.run import train
 from tiny_run import environment, pretrain_stage, run_document, write_dataset
 
 HELD = """

@@ -27,7 +27,7 @@ from bert_trainer.pod.launcher_log import LauncherLog
 from bert_trainer.pod.rank_output import Line
 from bert_trainer.system.atomic_files import disk_errors, storage_errors
 from bert_trainer.training import run_writer
-from bert_trainer.training.loop import run_stages
+from bert_trainer.training.run import run_stages
 from bert_trainer.training.session import Session
 from small_disk import fill, mounted
 from tiny_run import environment, pretrain_stage, run_config, run_document, trainer_command, write_dataset

@@ -34,7 +34,7 @@ from bert_trainer.errors import (
 from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.parallel.world import PeerFailed, SingleRank, World
 from bert_trainer.training import data_loader
-from bert_trainer.training.loop import run_stages
+from bert_trainer.training.run import run_stages
 from bert_trainer.training.run_data import open_data
 from bert_trainer.training.session import Session
 from relayout import relayout

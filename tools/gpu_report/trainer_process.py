@@ -35,10 +35,10 @@ def main() -> int:
     if options.one_rank_by_nccl:
         from bert_trainer.parallel.torch_world import TorchWorld
         from bert_trainer.system.launched_rank import LaunchedRank
-        from bert_trainer.training import loop
+        from bert_trainer.training import run
 
         # The trainer joins no group for a single rank. NCCL refuses two on one card.
-        vars(loop)["connect"] = lambda *_, **__: TorchWorld(LaunchedRank("torchrun", 0, 1, 1), may_use_gpus=True)
+        vars(run)["connect"] = lambda *_, **__: TorchWorld(LaunchedRank("torchrun", 0, 1, 1), may_use_gpus=True)
     from bert_trainer.__main__ import main as train
 
     return train(rest)

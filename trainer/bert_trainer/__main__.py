@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             resolve_model(config)
             return 0
         # Imported here: a wrong configuration is refused before torch has loaded.
-        from bert_trainer.training.loop import train
+        from bert_trainer.training.run import train
 
         train(config, attempt=_attempt())
     except TrainerError as error:
@@ -92,7 +92,7 @@ def _finetune(arguments: argparse.Namespace) -> int:
         print(finetune_command.render_config(config))  # noqa: T201 - the result
         return 0
     finetune_command.check_examples(config)
-    from bert_trainer.training.loop import train
+    from bert_trainer.training.run import train
 
     _stop_on_interrupt()
     train(config, attempt=_attempt())

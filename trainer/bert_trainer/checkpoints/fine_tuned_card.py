@@ -183,8 +183,8 @@ inputs = {name: np.array([getattr(row, fields[name]) for row in rows], dtype=np.
 OUTPUTS
 ```
 
-`model.onnx` takes rows padded to any common length; an `attention_mask` of 0 marks padding. It needs operators of
-version 17, which ONNX Runtime has since 1.12."""
+`model.onnx` takes rows padded to any common length; an `attention_mask` of 0 marks padding. Its weights
+are in `model.onnx.data`; its operators, of version 18, are in ONNX Runtime since 1.14."""
 _INPUTS = (
     ("INPUT", '{"text": "a text", "text_pair": "the other text of the pair"}', '"a text"'),
     ("TEXTS", '[("a text", "the other text of the pair"), ("another text", "and its pair")]', '["a text", "another"]'),

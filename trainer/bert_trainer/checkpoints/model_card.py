@@ -164,8 +164,8 @@ inputs = {name: np.array([getattr(row, fields[name]) for row in rows], dtype=np.
 logits, *_ = session.run(None, inputs)  # (rows, tokens, entries of the vocabulary)
 ```
 
-`model.onnx` takes rows padded to any common length; an `attention_mask` of 0 marks padding. It needs operators of
-version 17, which ONNX Runtime has since 1.12.""",
+`model.onnx` takes rows padded to any common length; an `attention_mask` of 0 marks padding. Its weights
+are in `model.onnx.data`; its operators, of version 18, are in ONNX Runtime since 1.14.""",
     "tensorflow": """A checkpoint with the names of Google's original TensorFlow code, its `bert_config.json` and its
 `vocab.txt`.
 

@@ -50,6 +50,7 @@ class Layer(nn.Module):
         # DistilBERT's authors left it out.
         self.drops_attention_output = config.architecture == "bert"
         self.approximate = gelu_approximation(config)
+        self.epsilon = eps
         self.first_site = 1 + _SITES_PER_LAYER * number
         self.query = nn.Linear(size, size)
         self.key = nn.Linear(size, size)

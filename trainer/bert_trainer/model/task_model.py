@@ -79,12 +79,17 @@ class TaskModel(Encoder):
         # In fp32 in any case: a row's numbers cost nothing beside its tokens, and rounded to bf16 two ratings that
         # differ by less than 1 part in 256 would be the same, as would the scores of two answers.
         with torch.autocast(x.device.type, enabled=False):
-            if self.pooler is not None:
-                x = torch.tanh(self.pooler(x)) if self.config.architecture == "bert" else F.relu(self.pooler(x))
+            x = self.pool(x)
             if dropout is not None and self.head_config.dropout > 0:
                 keys = dropout if places is None else dropout.of_tokens(places)
                 x = keys.hidden(x, self.head_config.dropout, self.head_dropout_site)
             return self.head(x)  # type: ignore[no-any-return]
+
+    def pool(self, x: Tensor) -> Tensor:
+        """Return what the head multiplies: rows' first tokens pooled, (B, D); of spans all tokens as they are."""
+        if self.pooler is None:
+            return x
+        return torch.tanh(self.pooler(x)) if self.config.architecture == "bert" else F.relu(self.pooler(x))
 
     def forward(self, batch: Batch, targets: Tensor, dropout: DropoutKeys | None = None) -> Tensor:
         """Return the loss summed over rows, scalar.

@@ -7,7 +7,15 @@ both. The question is always whether a name is there, not which release it is: b
 
 from __future__ import annotations
 
+import inspect
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import torch
+from torch import Tensor, nn
 
 
 def allow_bf16_products(allowed: bool) -> bool:
@@ -29,3 +37,46 @@ def raise_recompile_limit(limit: int) -> None:
     # Its name in 2.4; in 2.7 either name changes the other's value.
     name = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"
     setattr(dynamo, name, max(getattr(dynamo, name), limit))
+
+
+def write_onnx_graph(
+    module: nn.Module,
+    example: tuple[Tensor, ...],
+    path: Path,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    free: Sequence[str],
+) -> None:
+    """Write a module as an ONNX file of opset 18, and its weights beside it, in a file of that name with ``.data``.
+
+    The exporter of 2.5 and later follows ``torch.export``; before it the graph is traced, and holds the weights.
+
+    Args:
+        module: What computes; its inputs and outputs are tensors.
+        example: Inputs of any size but 1.
+        path: The graph's file.
+        input_names: Of the inputs, in their order.
+        output_names: Of the outputs.
+        free: Names of the first dimensions of all inputs, which keep no size.
+    """
+    export: Any = torch.onnx.export
+    named = {"input_names": list(input_names), "output_names": list(output_names), "opset_version": 18}
+    dimensions = dict(enumerate(free))
+    # torchvision's operators are none of a transformer's.
+    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if "dynamo" not in inspect.signature(export).parameters:
+            axes = dict.fromkeys(input_names, dimensions)
+            export(module, example, path, **named, dynamic_axes=axes, do_constant_folding=False)
+            return
+        registry.setLevel(logging.ERROR)
+        shape = {number: torch.export.Dim(name) for number, name in dimensions.items()}
+        shapes = (shape,) * len(example)
+        program = export(module, example, **named, dynamo=True, dynamic_shapes=shapes, verbose=False)
+        # Of every operator: the line of code that it comes from, with the place where this program is installed.
+        for part in (program.model, program.model.graph, *program.model.graph):
+            part.metadata_props.clear()
+        program.model.ir_version = 8  # what opset 18 came with, so that ONNX Runtime 1.14 reads it
+        # Outside the graph: inside, protobuf would hold them three times over while it writes.
+        program.save(path, external_data=True)

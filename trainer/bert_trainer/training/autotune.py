@@ -8,7 +8,7 @@ from bert_job.run_config import RunConfig, WorldConfig
 from bert_job.run_stages import PrepareStage, PretrainStage
 from bert_trainer.errors import InputError
 from bert_trainer.parallel.world import SingleRank
-from bert_trainer.training.micro_batch_trials import Trials
+from bert_trainer.training.micro_batch_size import Trials
 from bert_trainer.training.session import Session
 
 

@@ -2,7 +2,7 @@
 
 Pure: it sees numbers that are the same on every rank, so all ranks come to the same verdict. Median, mean and standard
 deviation are over a window of steps that a checkpoint holds, and are rounded exactly (``math.fsum``), so a resumed run
-and processors of another kind judge alike. What follows from a verdict is done by ``steps``.
+and processors of another kind judge alike. What follows from a verdict is done by ``loop``.
 
 The norm of a step is known before its update, which it can prevent. Verdict and loss go to the other ranks with the
 numbers that they exchange at the start of the next step: nothing waits for them. Only then anything is done about the

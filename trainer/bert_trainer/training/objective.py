@@ -1,6 +1,6 @@
 """What a stage trains, as the training loop sees it: batches, loss, figures, evaluations, position, state.
 
-Pretraining (``pretraining``) and fine-tuning (``finetuning.objective``) have one each; ``steps`` runs either.
+Pretraining (``pretraining``) and fine-tuning (``finetuning.objective``) have one each; ``loop`` runs either.
 """
 
 from __future__ import annotations

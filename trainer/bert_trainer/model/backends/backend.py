@@ -12,15 +12,14 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor
 
 from bert_trainer.model.activation_checkpointing import recomputed
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import DropoutKeys
-from bert_trainer.model.layers import BertParameters, Embeddings, EncoderParameters, Layer
+from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer
 from bert_trainer.model.losses import LossSums
-from bert_trainer.model.precision import at_least_fp32
+from bert_trainer.model.operations import score
 
 
 class Backend(ABC):
@@ -103,9 +102,7 @@ class LayeredBackend(Backend):
         next_sentence = masked_lm.new_zeros(())
         next_sentence_correct = masked_lm_correct.new_zeros(())
         if model.nsp is not None:
-            logits_B2 = at_least_fp32(classify_pairs(model, *first_BD))
-            next_sentence = F.cross_entropy(logits_B2, batch.next_sentence_B, reduction="sum")
-            next_sentence_correct = (logits_B2.argmax(-1) == batch.next_sentence_B).sum()
+            next_sentence, next_sentence_correct = score(classify_pairs(model, *first_BD), batch.next_sentence_B)
         return LossSums(masked_lm, next_sentence, masked_lm_correct, next_sentence_correct)
 
     @abstractmethod
@@ -121,14 +118,6 @@ class LayeredBackend(Backend):
     @abstractmethod
     def masked_lm(self, model: BertParameters, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of the masked-LM losses in nats and the number of right answers."""
-
-
-def sum_embeddings(embeddings: Embeddings, batch: Batch) -> Tensor:
-    """Return the sum of token, position and segment embeddings, normalised, (N, D)."""
-    x_ND: Tensor = embeddings.tokens(batch.tokens_N) + embeddings.positions(batch.positions_N)
-    if embeddings.segments is not None:
-        x_ND = x_ND + embeddings.segments(batch.segments_N)
-    return embeddings.norm(x_ND)  # type: ignore[no-any-return]
 
 
 def classify_pairs(model: BertParameters, first_BD: Tensor) -> Tensor:

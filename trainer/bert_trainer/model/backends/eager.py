@@ -11,16 +11,26 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor
 
-from bert_trainer.model.backends.backend import LayeredBackend, sum_embeddings
+from bert_trainer.model.backends.backend import LayeredBackend
 from bert_trainer.model.backends.processor import describe_processor
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys
 from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, gelu_approximation
-from bert_trainer.model.precision import at_least_fp32
+from bert_trainer.model.operations import (
+    Linear,
+    encode_layer,
+    linear,
+    linear_of,
+    mask_padding_entries,
+    norm_of,
+    score,
+    sum_embeddings,
+    transform_masked,
+    weights_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,42 +46,35 @@ class EagerBackend(LayeredBackend):
 
     def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return embeddings, normalised and dropped, (N, D)."""
-        x_ND = sum_embeddings(model.embeddings, batch)
+        x_ND = sum_embeddings(model.embeddings, batch.tokens_N, batch.positions_N, batch.segments_N)
         return _drop(x_ND, dropout, model.config.hidden_dropout, EMBEDDINGS_SITE)
 
     def encode_layer(
         self, layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, output_index_K: Tensor | None
     ) -> Tensor:
         """x_ND: (N, D) to (N, D), or to (K, D) of the tokens asked for."""
-        y_ND = _attend(layer, x_ND, batch, dropout)
-        if output_index_K is not None:
-            # Everything behind attention works on single tokens: the rest of the layer is computed for K of them.
-            x_ND, y_ND = x_ND.index_select(0, output_index_K), y_ND.index_select(0, output_index_K)
-            dropout = dropout and dropout.of_tokens(output_index_K)
-        attended_ND = layer.attention_output(y_ND)
-        if layer.drops_attention_output:
-            attended_ND = _drop(attended_ND, dropout, layer.hidden_dropout, layer.first_site + 1)
-        x_ND = layer.attention_norm(x_ND + attended_ND)
-        inner_NF = F.gelu(layer.ffn_in(x_ND), approximate=layer.approximate)
-        fed_ND = _drop(layer.ffn_out(inner_NF), dropout, layer.hidden_dropout, layer.first_site + 2)
-        return layer.ffn_norm(x_ND + fed_ND)  # type: ignore[no-any-return]
+        behind = dropout
+        if dropout is not None and output_index_K is not None:
+            behind = dropout.of_tokens(output_index_K)
+
+        def drop(y: Tensor, place: int, probability: float) -> Tensor:
+            return _drop(y, behind, probability, layer.first_site + place)
+
+        return encode_layer(
+            x_ND, weights_of(layer), layer, lambda x: _attend(layer, x, batch, dropout), drop, output_index_K
+        )
 
     def masked_lm(self, model: BertParameters, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of the masked-LM losses in nats and the number of right answers."""
-        # In fp32 at least: half-precision sums over a vocabulary lose digits.
-        logits_MV = at_least_fp32(masked_lm_logits(model, x_MD))
-        losses = F.cross_entropy(logits_MV, labels_M, reduction="sum")
-        return losses, (logits_MV.argmax(-1) == labels_M).sum()
+        return score(masked_lm_logits(model, x_MD), labels_M)
 
 
 def masked_lm_logits(model: BertParameters, x_MD: Tensor) -> Tensor:
     """Return (M, V); columns of the vocabulary's padding are -inf."""
-    x_MD = model.mlm_norm(F.gelu(model.mlm_transform(x_MD), approximate=gelu_approximation(model.config)))
-    logits_MV = F.linear(x_MD, model.embeddings.tokens.weight, model.mlm_bias)
-    if logits_MV.shape[-1] > model.vocabulary_size:
-        beyond_V = torch.arange(logits_MV.shape[-1], device=logits_MV.device) >= model.vocabulary_size
-        logits_MV = logits_MV.masked_fill(beyond_V, -math.inf)
-    return logits_MV
+    norm, approximate = model.mlm_norm, gelu_approximation(model.config)
+    x_MD = transform_masked(x_MD, linear_of(model.mlm_transform), norm_of(norm), approximate, norm.eps)
+    logits_MV = linear(x_MD, Linear(model.embeddings.tokens.weight, model.mlm_bias))
+    return mask_padding_entries(logits_MV, model.vocabulary_size)
 
 
 def _drop(x_ND: Tensor, dropout: DropoutKeys | None, probability: float, site: int) -> Tensor:

@@ -26,10 +26,10 @@ from bert_trainer.training.finetuning.task_learner import TaskLearner, scaled_sc
 from bert_trainer.training.interval import Interval
 from bert_trainer.training.learner import Learner
 from bert_trainer.training.letter_case import lower_case_of
+from bert_trainer.training.loop import TrainingLoop
 from bert_trainer.training.run_writer import RunWriter
 from bert_trainer.training.session import Session
 from bert_trainer.training.start_weights import needs_start_weights, save_start_weights
-from bert_trainer.training.steps import TrainingLoop
 from bert_trainer.training.stop_signal import StopSignal
 
 

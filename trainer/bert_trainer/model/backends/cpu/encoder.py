@@ -1,4 +1,4 @@
-"""The model's parts made of kernels: the mathematics of ``backends.eager``, and the same elements dropped."""
+"""The model's parts made of kernels: the mathematics of ``model.operations``, and the same elements dropped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bert_trainer.model.backends.backend import Backend, LayeredBackend, sum_embeddings
+from bert_trainer.model.backends.backend import Backend, LayeredBackend
 from bert_trainer.model.backends.cpu import functions, library
 from bert_trainer.model.backends.cpu.functions import Drop
 from bert_trainer.model.backends.cpu.library import Library
@@ -18,6 +18,7 @@ from bert_trainer.model.backends.processor import describe_processor
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys
 from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, gelu_approximation
+from bert_trainer.model.operations import sum_embeddings
 
 _LANES = 16
 _OTHER_TYPES = {torch.float16: "fp16", torch.float64: "fp64"}
@@ -43,7 +44,7 @@ class CpuBackend(LayeredBackend):
     def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return embeddings, normalised and dropped, (N, D)."""
         # In the parameters' type: a sum of three rounded embeddings would lose a bit or two in bf16.
-        x_ND = sum_embeddings(model.embeddings, batch).to(self.dtype)
+        x_ND = sum_embeddings(model.embeddings, batch.tokens_N, batch.positions_N, batch.segments_N).to(self.dtype)
         drop = _drop_hidden(dropout, model.config.hidden_dropout, EMBEDDINGS_SITE)
         return x_ND if drop is None else functions.dropout(self.library, x_ND, drop)
 

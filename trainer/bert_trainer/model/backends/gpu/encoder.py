@@ -12,7 +12,7 @@ from functools import cache
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
-from torch import Tensor, nn
+from torch import Tensor
 
 from bert_trainer.errors import TrainerError
 from bert_trainer.model.backends.backend import LayeredBackend
@@ -20,11 +20,13 @@ from bert_trainer.model.backends.gpu import functions
 from bert_trainer.model.backends.gpu.attention import WAYS, Attention, Rows, choose_attention, seed_generator
 from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, pad_to_bucket
 from bert_trainer.model.backends.gpu.compilation import compile_function, mark_dynamic, why_not_compiled
-from bert_trainer.model.backends.gpu.functions import Keys, LayerSettings, LayerWeights, Linear, Norm
+from bert_trainer.model.backends.gpu.functions import Keys, LayerSettings
 from bert_trainer.model.backends.gpu.self_test import find_fault
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys, spread_places
 from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, gelu_approximation
+from bert_trainer.model.operations import Linear, linear_of, norm_of
+from bert_trainer.model.operations import weights_of as _weights_of
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +97,7 @@ class GpuBackend(LayeredBackend):
             return self.functions.embed(
                 summed,
                 segments,
-                _norm_of(embeddings.norm),
+                norm_of(embeddings.norm),
                 _keys_at(dropout, EMBEDDINGS_SITE, config.hidden_size),
                 config.hidden_dropout,
                 config.layer_norm_epsilon,
@@ -114,7 +116,7 @@ class GpuBackend(LayeredBackend):
             hidden_dropout=layer.hidden_dropout,
             drops_attention_output=layer.drops_attention_output,
             approximate=layer.approximate,
-            epsilon=layer.attention_norm.eps,
+            epsilon=layer.epsilon,
         )
         rows = Rows(mark_dynamic(batch.row_bounds))
         if self.attention == "padded":
@@ -135,8 +137,8 @@ class GpuBackend(LayeredBackend):
             return self.functions.masked_lm(
                 mark_dynamic(x_MD),
                 mark_dynamic(labels_M),
-                _linear_of(model.mlm_transform),
-                _norm_of(model.mlm_norm),
+                linear_of(model.mlm_transform),
+                norm_of(model.mlm_norm),
                 Linear(model.embeddings.tokens.weight, model.mlm_bias),
                 model.vocabulary_size,
                 gelu_approximation(model.config),
@@ -206,25 +208,4 @@ def _keys_at(dropout: DropoutKeys | None, first_site: int, features: int) -> Key
         mark_dynamic(dropout.token_position_N),
         _sites(first_site, device),
         _places(features, device),
-    )
-
-
-def _linear_of(module: nn.Linear) -> Linear:
-    return Linear(module.weight, module.bias)
-
-
-def _norm_of(module: nn.LayerNorm) -> Norm:
-    return Norm(module.weight, module.bias)
-
-
-def _weights_of(layer: Layer) -> LayerWeights:
-    return LayerWeights(
-        query=_linear_of(layer.query),
-        key=_linear_of(layer.key),
-        value=_linear_of(layer.value),
-        attention_output=_linear_of(layer.attention_output),
-        attention_norm=_norm_of(layer.attention_norm),
-        ffn_in=_linear_of(layer.ffn_in),
-        ffn_out=_linear_of(layer.ffn_out),
-        ffn_norm=_norm_of(layer.ffn_norm),
     )

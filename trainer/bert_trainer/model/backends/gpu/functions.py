@@ -1,4 +1,4 @@
-"""The parts of the step that torch.compile fuses on a GPU: the mathematics of ``backends.eager`` as functions.
+"""The parts of the step that torch.compile fuses on a GPU: the mathematics of ``model.operations``.
 
 Functions of tensors and constants alone, so that one compiled encoder layer serves all layers: what differs between
 layers (weights, dropout sites) comes as tensors. Products and what is kept between them are in the compute type;
@@ -10,43 +10,16 @@ padding, V entries of the padded vocabulary.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor
 
+from bert_trainer.model import operations
 from bert_trainer.model.backends.gpu.attention import Attend, Rows
 from bert_trainer.model.dropout import drop_features, site_token_keys
+from bert_trainer.model.operations import LayerWeights, Linear, Norm
 from bert_trainer.model.precision import at_least_fp32
-
-
-class Linear(NamedTuple):
-    """Weight (out, in) and bias (out,) of a product."""
-
-    weight: Tensor
-    bias: Tensor
-
-
-class Norm(NamedTuple):
-    """Gain and bias of a LayerNorm, (D,)."""
-
-    gain: Tensor
-    bias: Tensor
-
-
-class LayerWeights(NamedTuple):
-    """Parameters of one encoder layer, as they are stored."""
-
-    query: Linear
-    key: Linear
-    value: Linear
-    attention_output: Linear
-    attention_norm: Norm
-    ffn_in: Linear
-    ffn_out: Linear
-    ffn_norm: Norm
 
 
 class Keys(NamedTuple):
@@ -97,7 +70,7 @@ def embed(
         of_token_N, table = segments
         # Arithmetic in place of a look-up, whose gradient would add up all N tokens in two rows.
         x_ND = x_ND + torch.where(of_token_N[:, None] == 0, table[0], table[1])
-    x_ND = _norm(x_ND, norm, epsilon, dtype)
+    x_ND = operations.layer_norm(x_ND, norm, epsilon).to(dtype)
     return _drop(x_ND, keys, 0, probability)
 
 
@@ -108,23 +81,22 @@ def encode_layer(
 
     keys: sites of attention (unused), its output, the feed-forward.
     """
-    s, dtype = settings, x_ND.dtype
-    # One product for q, k and v. The weights are joined in every call, so that they stay separate parameters.
-    parts = (w.query, w.key, w.value)
-    joined = Linear(torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts]))
-    qkv = _linear(x_ND, joined).view(x_ND.shape[0], 3, s.num_heads, -1)
-    attention_dropout = 0.0 if keys is None else s.attention_dropout
-    y_ND = s.attend(qkv, rows, s.longest, attention_dropout).flatten(1)
-    if output_index_K is not None:
-        x_ND, y_ND = x_ND.index_select(0, output_index_K), y_ND.index_select(0, output_index_K)
-        keys = None if keys is None else _keys_of_tokens(keys, output_index_K)
-    y_ND = _linear(y_ND, w.attention_output)
-    if s.drops_attention_output:
-        y_ND = _drop(y_ND, keys, 1, s.hidden_dropout)
-    x_ND = _norm(at_least_fp32(x_ND) + y_ND, w.attention_norm, s.epsilon, dtype)
-    inner = F.gelu(_linear(x_ND, w.ffn_in), approximate=s.approximate)
-    y_ND = _drop(_linear(inner, w.ffn_out), keys, 2, s.hidden_dropout)
-    return _norm(at_least_fp32(x_ND) + y_ND, w.ffn_norm, s.epsilon, dtype)
+    attention_dropout = 0.0 if keys is None else settings.attention_dropout
+    behind = keys
+    if keys is not None and output_index_K is not None:
+        behind = _keys_of_tokens(keys, output_index_K)
+
+    def attend(x_ND: Tensor) -> Tensor:
+        # One product for q, k and v. The weights are joined in every call, so that they stay separate parameters.
+        parts = (w.query, w.key, w.value)
+        joined = Linear(torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts]))
+        qkv = operations.linear(x_ND, joined).view(x_ND.shape[0], 3, settings.num_heads, -1)
+        return settings.attend(qkv, rows, settings.longest, attention_dropout).flatten(1)
+
+    def drop(y: Tensor, place: int, probability: float) -> Tensor:
+        return _drop(y, behind, place, probability)
+
+    return operations.encode_layer(x_ND, w, settings, attend, drop, output_index_K)
 
 
 def masked_lm(
@@ -141,22 +113,9 @@ def masked_lm(
 
     labels_M: int64; negative ones are padding and ignored. output: the token table (V, D) and its bias.
     """
-    x_MD = _norm(F.gelu(_linear(x_MD, transform), approximate=approximate), norm, epsilon, x_MD.dtype)
-    logits_MV = at_least_fp32(_linear(x_MD, output))
-    if logits_MV.shape[1] > vocabulary_size:
-        beyond = torch.arange(logits_MV.shape[1], device=x_MD.device) >= vocabulary_size
-        logits_MV = logits_MV.masked_fill(beyond, -math.inf)
-    losses = F.cross_entropy(logits_MV, labels_M, reduction="sum")
-    return losses, (logits_MV.argmax(-1) == labels_M).sum()
-
-
-def _linear(x: Tensor, w: Linear) -> Tensor:
-    return F.linear(x, w.weight.to(x.dtype), w.bias.to(x.dtype))
-
-
-def _norm(x: Tensor, w: Norm, epsilon: float, dtype: torch.dtype) -> Tensor:
-    # In fp32 whatever the compute type: variance and mean of D numbers in half precision would lose digits.
-    return F.layer_norm(at_least_fp32(x), w.gain.shape, w.gain, w.bias, epsilon).to(dtype)
+    x_MD = operations.transform_masked(x_MD, transform, norm, approximate, epsilon)
+    logits_MV = at_least_fp32(operations.linear(x_MD, output))
+    return operations.score(operations.mask_padding_entries(logits_MV, vocabulary_size), labels_M)
 
 
 def _keys_of_tokens(keys: Keys, places_K: Tensor) -> Keys:

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from bert_trainer.model.backends.backend import Backend
 from bert_trainer.model.backends.ort.capability import describe_engine, import_ortmodule
 from bert_trainer.model.backends.ort.keep_masks import keep_masks
-from bert_trainer.model.backends.ort.padded import PaddedEncoder, PaddedPretraining, PaddedRows
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import DropoutKeys
 from bert_trainer.model.layers import BertParameters, EncoderParameters
 from bert_trainer.model.losses import LossSums
+from bert_trainer.model.padded import PaddedEncoder, PaddedPretraining, PaddedRows
 
 
 @dataclass(slots=True)

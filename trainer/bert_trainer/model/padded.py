@@ -1,8 +1,9 @@
 """The model on rows padded to the longest of a micro-batch: the form in which it becomes a graph.
 
-The mathematics of ``backends.eager``, and the same elements dropped: what is kept comes in as masks
-(``keep_masks``), because a graph's own dropout draws from a generator. The modules here hold the model's parameters,
-none of their own, and nothing in them depends on sizes of one micro-batch: a graph is traced once.
+``backends.ort`` trains by it and ``checkpoints.onnx_export`` writes it down. The mathematics is that of ``operations``.
+What dropout keeps comes in as masks (``backends.ort.keep_masks``), because a graph's own dropout draws from a
+generator. The modules here hold the model's parameters, none of their own, and nothing in them depends on sizes of one
+micro-batch: a graph is traced once.
 
 Letters: B rows, T longest row, D hidden size, H heads, E = D / H, K tokens whose output is asked for, M masked
 positions, V entries of the padded vocabulary.
@@ -15,12 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor, nn
 
-from bert_trainer.model.batch import IGNORED_LABEL, Batch
+from bert_trainer.model import operations
+from bert_trainer.model.batch import Batch
 from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, gelu_approximation
-from bert_trainer.model.precision import at_least_fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +83,13 @@ class PaddedEncoder(nn.Module):
         segments_BT: Tensor,
         positions_T: Tensor,
         bias_B11T: Tensor,
-        index_K: Tensor,
+        index_K: Tensor | None,
         *keeps: Tensor,
     ) -> Tensor:
-        """Return the last hidden states of the tokens asked for, (K, D)."""
-        config, embeddings = self.config, self.embeddings
+        """Return the last hidden states, (K, D) of the tokens asked for, or (B, T, D) of all."""
         masks = _Masks(keeps)
-        x_BTD = embeddings.tokens(tokens_BT) + embeddings.positions(positions_T)
-        if embeddings.segments is not None:
-            x_BTD = x_BTD + embeddings.segments(segments_BT)
-        x = masks.drop(_norm(embeddings.norm, x_BTD), config.hidden_dropout)
+        x = operations.sum_embeddings(self.embeddings, tokens_BT, positions_T, segments_BT)
+        x = masks.drop(x, self.config.hidden_dropout)
         last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
             x = _encode_layer(layer, x, bias_B11T, index_K if number == last else None, masks)  # type: ignore[arg-type]
@@ -133,13 +130,13 @@ class PaddedPretraining(PaddedEncoder):
             return self._masked_lm(x_KD, labels_M)
         rows = next_sentence_B.shape[0]
         masked_lm = self._masked_lm(x_KD[:-rows], labels_M)
-        logits_B2 = at_least_fp32(self.nsp(torch.tanh(self.pooler(x_KD[-rows:]))))
-        return (*masked_lm, *_score(logits_B2, next_sentence_B))
+        return (*masked_lm, *operations.score(self.nsp(torch.tanh(self.pooler(x_KD[-rows:]))), next_sentence_B))
 
     def _masked_lm(self, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
-        x_MD = _norm(self.mlm_norm, F.gelu(self.mlm_transform(x_MD), approximate=gelu_approximation(self.config)))
-        bias_V = self.mlm_bias + self.padding_bias_V
-        return _score(at_least_fp32(F.linear(x_MD, self.embeddings.tokens.weight, bias_V)), labels_M)
+        transform, norm = operations.linear_of(self.mlm_transform), operations.norm_of(self.mlm_norm)
+        x_MD = operations.transform_masked(x_MD, transform, norm, gelu_approximation(self.config), self.mlm_norm.eps)
+        output = operations.Linear(self.embeddings.tokens.weight, self.mlm_bias + self.padding_bias_V)
+        return operations.score(operations.linear(x_MD, output), labels_M)
 
 
 class _Masks:
@@ -157,29 +154,16 @@ class _Masks:
         return torch.where(keep, x * (1.0 / (1.0 - probability)), 0.0)
 
 
-def _norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
-    # Under autocast PyTorch normalises in fp32 by itself, which a graph does not.
-    return norm(at_least_fp32(x))  # type: ignore[no-any-return]
-
-
-def _score(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum of cross-entropies in nats and the number of right answers."""
-    losses = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED_LABEL)
-    return losses, (logits.argmax(-1) == labels).sum()
-
-
 def _encode_layer(layer: Layer, x_BTD: Tensor, bias_B11T: Tensor, index_K: Tensor | None, masks: _Masks) -> Tensor:
     """Return (B, T, D), or (K, D) of the tokens asked for."""
-    y = _attend(layer, x_BTD, bias_B11T, masks)
-    x = x_BTD
-    if index_K is not None:
-        x, y = (z.flatten(0, 1).index_select(0, index_K) for z in (x, y))
-    y = layer.attention_output(y)
-    if layer.drops_attention_output:
-        y = masks.drop(y, layer.hidden_dropout)
-    x = _norm(layer.attention_norm, x + y)
-    y = layer.ffn_out(F.gelu(layer.ffn_in(x), approximate=layer.approximate))
-    return _norm(layer.ffn_norm, x + masks.drop(y, layer.hidden_dropout))
+    return operations.encode_layer(
+        x_BTD,
+        operations.weights_of(layer),
+        layer,
+        lambda x: _attend(layer, x, bias_B11T, masks),
+        lambda y, _, probability: masks.drop(y, probability),
+        index_K,
+    )
 
 
 def _attend(layer: Layer, x_BTD: Tensor, bias_B11T: Tensor, masks: _Masks) -> Tensor:
