@@ -29,7 +29,7 @@ FUZZ_SECONDS ?= 120
 # Of test-older-torch: 2.7 (V100) or 2.4 (what ONNX Runtime's training needs).
 TORCH ?= 2.7
 # transformers needs torch 2.6, and operators of GPUs have no shapes on the meta device in 2.4.
-OLDER_TORCH_TESTS = $(addprefix tests/,model optimizer schedule dropout kernels training evaluation distributed processor \
+OLDER_TORCH_TESTS = $(addprefix tests/,model optimizer schedule dropout kernels training evaluation distributed processor export/test_onnx_export.py \
   $(if $(filter 2.7,$(TORCH)),gpu checkpoint finetuning)) $(if $(filter 2.4,$(TORCH)), \
   --ignore=tests/model/test_against_huggingface.py --ignore=tests/training/test_initial_model_folder.py)
 # The whole suite runs in two processes, of which the first to end takes tests of the other's share. A third made it 3 %

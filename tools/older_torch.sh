@@ -17,6 +17,7 @@ case ${1:-} in
 esac
 
 # What the image's lock names, and of the others what it does not. onnxruntime-training lies where onnxruntime does;
+# torch 2.4 is broken by an onnxscript of today, and needs none;
 # without Horovod nobody needs cmake, and without mypy and transformers' Trainer what they install.
 combine() {
     awk '
@@ -24,7 +25,7 @@ combine() {
         /^[^ #]/ { split($1, parts, "=="); name = parts[1] }
         /^#/ { next }
         file == 1 { seen[name] = 1; if (name != "onnxruntime-training") print; next }
-        !(name in seen) && name !~ /^(torch|triton|nvidia-.*|cuda-.*|cmake|mypy|ruff)$/' "$lock" requirements.lock
+        !(name in seen) && name !~ /^(torch|triton|nvidia-.*|cuda-.*|cmake|mypy|onnx-ir|onnxscript|ruff)$/' "$lock" requirements.lock
 }
 
 locked=$(combine)

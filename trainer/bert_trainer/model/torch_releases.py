@@ -49,7 +49,7 @@ def write_onnx_graph(
 ) -> None:
     """Write a module as an ONNX file of opset 18, and its weights beside it, in a file of that name with ``.data``.
 
-    The exporter of 2.5 and later follows ``torch.export``; before it the graph is traced, and holds the weights.
+    The exporter of newer releases follows ``torch.export``; in 2.4 the graph is traced, which takes more memory.
 
     Args:
         module: What computes; its inputs and outputs are tensors.
@@ -66,12 +66,16 @@ def write_onnx_graph(
     registry = logging.getLogger("torch.onnx._internal.exporter._registration")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if "dynamo" not in inspect.signature(export).parameters:
+        if "dynamic_shapes" not in inspect.signature(export).parameters:
             axes = dict.fromkeys(input_names, dimensions)
-            export(module, example, path, **named, dynamic_axes=axes, do_constant_folding=False)
+            export(module, example, str(path), **named, dynamic_axes=axes, do_constant_folding=False)
+            import onnx
+
+            onnx.save_model(onnx.load(path), path, save_as_external_data=True, location=f"{path.name}.data")
             return
         registry.setLevel(logging.ERROR)
-        shape = {number: torch.export.Dim(name) for number, name in dimensions.items()}
+        # A limit: 2.7 finds fault with a size that may be the largest number.
+        shape = {number: torch.export.Dim(name, max=2**31) for number, name in dimensions.items()}
         shapes = (shape,) * len(example)
         program = export(module, example, **named, dynamo=True, dynamic_shapes=shapes, verbose=False)
         # Of every operator: the line of code that it comes from, with the place where this program is installed.
