@@ -190,6 +190,18 @@ class RunFolder:
         what = f"run {self.attempt_run} of the attempt" if owner["attempt"] == own["attempt"] else "this attempt"
         raise FencedError(f"{claimed}; {what} stops without touching it")
 
+    def write_json(self, path: Path, document: dict[str, Any]) -> None:
+        """Write one of the run's records, and its folder, unless a later attempt has claimed the run since.
+
+        Raises:
+            FencedError, TakenOverError: as ``check_fence``.
+            TrainerError, InputError: as ``atomic_files.disk_errors``.
+        """
+        self.check_fence()
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_json_atomically(path, document)
+
     def remove_leftovers(self) -> None:
         """Delete what an attempt that was killed while it wrote a record or results left of them."""
         self.check_fence()

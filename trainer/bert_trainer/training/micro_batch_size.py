@@ -33,7 +33,6 @@ from bert_trainer.model.bert import Bert
 from bert_trainer.output.run_folder import AUTOTUNE_FOLDER
 from bert_trainer.parallel.row_balancing import rank_slice
 from bert_trainer.parallel.world import World, on_rank_0
-from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
 from bert_trainer.system.available_memory import available_bytes, total_bytes
 from bert_trainer.system.processor import release_freed_memory
 from bert_trainer.training.device import Compute
@@ -101,10 +100,7 @@ def _find_size(trials: Trials, stage: PretrainStage, writer: RunWriter) -> int:
         for other in measured.values():
             other.get("stages", {}).pop(stage.name, None)
         measured[key] = {**entry, "stages": {**entry.get("stages", {}), stage.name: uid}}
-        folder.check_fence()
-        with disk_errors(folder.path / MEASURED_FILE):
-            (folder.path / AUTOTUNE_FOLDER).mkdir(exist_ok=True)
-        write_json_atomically(folder.path / MEASURED_FILE, measured)
+        folder.write_json(folder.path / MEASURED_FILE, measured)
     message = f"microBatchSize: auto is {size}, {source}"
     if before is not None and before["size"] != size:
         message += f"; it was {before['size']} on other hardware or settings, from here on not bit-identical"

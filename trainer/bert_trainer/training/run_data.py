@@ -34,7 +34,6 @@ from bert_trainer.errors import InputError, StorageFailed
 from bert_trainer.optim.schedule import num_steps
 from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.parallel.world import World, on_rank_0
-from bert_trainer.system.atomic_files import write_json_atomically
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.evaluation import EvaluationSet
 from bert_trainer.training.shard_record import SHARDS_FILE, StageShards, read_record, write_record
@@ -191,7 +190,7 @@ def _with_settings(run: RunFolder, vocabulary: Vocabulary, before: _Before) -> V
         else:
             vocabulary = with_settings_of(Path(start.path), vocabulary)
     if vocabulary.said is not None:
-        write_json_atomically(record, vocabulary.said.as_tokenizer_config(vocabulary.said.lower_case))
+        run.write_json(record, vocabulary.said.as_tokenizer_config(vocabulary.said.lower_case))
     return vocabulary
 
 
@@ -252,8 +251,7 @@ def _open_stages(
     evaluation = _open_evaluations(config, vocabulary, [data.folder for data in training.values()])
     if is_new:
         # Headers took their time: a later attempt may have recorded other data by now.
-        run.check_fence()
-        write_record(run.path, begun)
+        write_record(run, begun)
     return training, evaluation
 
 

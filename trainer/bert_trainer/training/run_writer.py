@@ -168,7 +168,9 @@ class RunWriter:
 
     @rank_0_alone
     def evaluated(self, /, **fields: Value) -> None:
-        """Publish an evaluation, as ``MetricsWriter.evaluated``."""
+        """Publish an evaluation, as ``MetricsWriter.evaluated``, as one record: a kill leaves all of it or nothing."""
+        # An attempt that was declared dead must not report what its successor will report as well.
+        self.folder.check_fence()
         self._metrics.evaluated(**fields)
 
     def chain_samples(

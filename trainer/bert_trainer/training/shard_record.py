@@ -13,7 +13,7 @@ from typing import Any
 from bert_trainer.dataset.shards.dataset_info import read_json_object
 from bert_trainer.dataset.shards.folder import KnownShard, ShardFolder
 from bert_trainer.errors import InputError
-from bert_trainer.system.atomic_files import write_json_atomically
+from bert_trainer.output.run_folder import RunFolder
 
 SHARDS_FILE = "shards.json"
 _HINT = "delete it: the run goes on with the shards as they are"
@@ -63,7 +63,7 @@ def _parse(entry: dict[str, Any]) -> StageShards:
     return StageShards(Path(entry["folder"]), files)
 
 
-def write_record(output_folder: Path, stages: Mapping[str, StageShards]) -> None:
+def write_record(run: RunFolder, stages: Mapping[str, StageShards]) -> None:
     """Record what stages begin with, by name."""
     document = {
         name: {
@@ -75,4 +75,4 @@ def write_record(output_folder: Path, stages: Mapping[str, StageShards]) -> None
         }
         for name, stage in stages.items()
     }
-    write_json_atomically(output_folder / SHARDS_FILE, {"format": 1, "stages": document})
+    run.write_json(run.path / SHARDS_FILE, {"format": 1, "stages": document})

@@ -132,10 +132,7 @@ class StageEvaluations:
             self.outcome = f"target not met: {found}, wanted {goal}"
 
     def _report(self, step: int, accuracy: Accuracy) -> None:
-        """Write everything about an evaluation as one record: a kill leaves all of it or nothing."""
         target = self.stage.target
-        # An attempt that was declared dead must not report what its successor will report as well.
-        self.writer.folder.check_fence()
         # Of the last one alone: earlier ones are on their way.
         baseline, verdict = (None, None) if self.times.num_left(step) else self.judge(accuracy)
         self.writer.evaluated(

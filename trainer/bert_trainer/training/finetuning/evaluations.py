@@ -190,8 +190,6 @@ class Evaluations:
         )
 
     def _report(self, runs: Sequence[Run], step: int, scores: Sequence[Scores]) -> None:
-        # An attempt that was declared dead must not report what its successor will report as well.
-        self.writer.folder.check_fence()
         metric = self.findings.metric
         for run, found in zip(runs, scores, strict=True):
             epoch, is_one_of_many = epoch_of(self.plan, step), self.learner.is_split_by_rank

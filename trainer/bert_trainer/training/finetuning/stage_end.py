@@ -9,7 +9,6 @@ from typing import Any
 
 from bert_trainer.checkpoints.weights_folder import restore_folder, swap_folder
 from bert_trainer.output.metrics import find_evaluations, read_metrics
-from bert_trainer.system.atomic_files import write_json_atomically
 from bert_trainer.training.finetuning.best import Best, read_best, stage_folder
 from bert_trainer.training.finetuning.data import TextSplit
 from bert_trainer.training.finetuning.evaluations import Evaluations
@@ -97,8 +96,7 @@ def _report(evaluations: Evaluations, best: Best) -> None:
         "runs": run_documents(findings, runs),
     }
     message = _describe(stage.name, best, mean, std, len(runs), majority.get(best.metric), is_split=is_split)
-    writer.folder.check_fence()
-    write_json_atomically(stage_folder(writer.folder.path, stage) / RESULTS_FILE, results)
+    writer.folder.write_json(stage_folder(writer.folder.path, stage) / RESULTS_FILE, results)
     writer.evaluated(
         stage=stage.name,
         when="after",

@@ -9,7 +9,6 @@ from bert_job.run_stages import FinetuneStage
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.errors import InputError
 from bert_trainer.parallel.world import World
-from bert_trainer.system.atomic_files import write_json_atomically
 from bert_trainer.training.finetuning.best import stage_folder
 from bert_trainer.training.run_writer import RunWriter
 
@@ -39,9 +38,7 @@ def check_stage_unchanged(
     def check() -> int:
         path = stage_folder(writer.folder.path, stage) / _BEGUN_FILE
         if not has_begun:
-            writer.folder.check_fence()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json_atomically(path, {"data_sha256": data_sha256, "ranks": world.size})
+            writer.folder.write_json(path, {"data_sha256": data_sha256, "ranks": world.size})
             return world.size
         if not path.exists():
             raise InputError(
