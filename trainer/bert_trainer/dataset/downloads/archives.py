@@ -7,13 +7,11 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from bert_trainer.dataset.downloads.transfer import Transfer
 from bert_trainer.errors import InputError
 from bert_trainer.system.atomic_files import disk_errors, random_suffix
-
-_PIECE_BYTES = 1 << 20
 
 
 def unpack(archive: Path, members: Mapping[str, str], transfer: Transfer) -> list[Path]:
@@ -35,7 +33,7 @@ def unpack(archive: Path, members: Mapping[str, str], transfer: Transfer) -> lis
     work = archive.with_name(f".{archive.name}.{random_suffix()}.unpacked")
     try:
         with disk_errors(archive.parent), zipfile.ZipFile(archive) as content:
-            tops = sorted({parts[0] for name in content.namelist() if (parts := _parts_inside(name))})
+            tops = sorted({top for name in content.namelist() if (top := _top(name))})
             if not all((archive.parent / top).exists() for top in tops):
                 # Into a folder of its own, renamed entry by entry: what stands under its name is complete.
                 _extract(content, work, archive.name, transfer)
@@ -54,25 +52,18 @@ def unpack(archive: Path, members: Mapping[str, str], transfer: Transfer) -> lis
 
 
 def _extract(content: zipfile.ZipFile, folder: Path, name: str, transfer: Transfer) -> None:
-    """Write all files of an archive below a folder, a piece at a time; names cannot lead out of it (zip slip)."""
+    """Write all files of an archive below a folder; ``ZipFile.extract`` lets no name lead out of it (zip slip)."""
     members = content.infolist()
     transfer.watcher.begin(f"unpack {name}", sum(member.file_size for member in members), 0)
     for member in members:
-        path = folder.joinpath(*_parts_inside(member.filename))
-        if member.is_dir():
-            path.mkdir(parents=True, exist_ok=True)
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with content.open(member) as packed, path.open("wb") as file:
-            while piece := packed.read(_PIECE_BYTES):
-                file.write(piece)
-                transfer.watcher.advance(len(piece))
-                transfer.check()
+        content.extract(member, folder)
+        transfer.watcher.advance(member.file_size)
+        transfer.check()
 
 
-def _parts_inside(name: str) -> list[str]:
-    """Return the parts of a member's path without ``..`` and the root, which pathlib keeps as "/" or "//"."""
-    return [part for part in PurePosixPath(name).parts if part.strip("/") and part != ".."]
+def _top(name: str) -> str:
+    """Return the first part of the path that ``ZipFile.extract`` gives a member."""
+    return next((part for part in name.split("/") if part not in ("", ".", "..")), "")
 
 
 def _compare(folder: Path, members: Mapping[str, str], archive: Path, transfer: Transfer) -> None:
