@@ -17,7 +17,7 @@ from bert_trainer.checkpoints.tensorflow_export import write_tensorflow_checkpoi
 from bert_trainer.checkpoints.tokenizer_files import write_tokenizer
 from bert_trainer.checkpoints.weights_folder import remove_aside
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
-from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.task_model import TaskModel
 from bert_trainer.output.run_folder import remove_folder
@@ -80,7 +80,7 @@ def export_model(
             if replace:
                 remove_folder(target)
             staging.rename(target)
-    except TrainerError:
+    except Exception:
         remove_folder(staging)
         raise
 

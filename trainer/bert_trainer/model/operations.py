@@ -155,7 +155,7 @@ def mask_padding_entries(logits_MV: Tensor, vocabulary_size: int) -> Tensor:
 
 
 def score(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum of cross-entropies in nats and the number of right answers; negative labels are ignored."""
+    """Return the sum of cross-entropies in nats and the number of right answers; labels of -100 are ignored."""
     # In fp32 at least: half-precision sums over a vocabulary lose digits.
     logits = at_least_fp32(logits)
     losses = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED_LABEL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,17 +68,24 @@ def write_onnx_graph(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if "dynamic_shapes" not in inspect.signature(export).parameters:
-            axes = dict.fromkeys(input_names, dimensions)
-            export(module, example, str(path), **named, dynamic_axes=axes, do_constant_folding=False)
             import onnx
 
-            onnx.save_model(onnx.load(path), path, save_as_external_data=True, location=f"{path.name}.data")
+            axes = {**dict.fromkeys(input_names, dimensions), **dict.fromkeys(output_names, {0: free[0]})}
+            # Elsewhere: above 2 GB it writes a file for every weight.
+            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+                traced = f"{folder}/{path.name}"
+                export(module, example, traced, **named, dynamic_axes=axes, do_constant_folding=False)
+                onnx.save_model(onnx.load(traced), path, save_as_external_data=True, location=f"{path.name}.data")
             return
-        registry.setLevel(logging.ERROR)
         # A limit: 2.7 finds fault with a size that may be the largest number.
         shape = {number: torch.export.Dim(name, max=2**31) for number, name in dimensions.items()}
         shapes = (shape,) * len(example)
-        program = export(module, example, **named, dynamo=True, dynamic_shapes=shapes, verbose=False)
+        level = registry.level
+        registry.setLevel(logging.ERROR)
+        try:
+            program = export(module, example, **named, dynamo=True, dynamic_shapes=shapes, verbose=False)
+        finally:
+            registry.setLevel(level)
         # Of every operator: the line of code that it comes from, with the place where this program is installed.
         for part in (program.model, program.model.graph, *program.model.graph):
             part.metadata_props.clear()

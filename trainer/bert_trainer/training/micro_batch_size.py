@@ -42,7 +42,7 @@ from bert_trainer.training.profiling import print_table
 from bert_trainer.training.run_writer import RunWriter
 
 MEASURED_FILE = f"{AUTOTUNE_FOLDER}/cache.json"
-"""By circumstances: the size that was chosen, all that were tried, and for which stages of which run it is taken."""
+"""By circumstances: the size that was chosen, all that were tried, and the stages that it was last taken for."""
 BUDGET_S = 20.0
 """For all sizes of one stage together."""
 _ENOUGH_S = 0.5  # of passes at one size; at least two passes, unless one alone takes four times as long
@@ -83,23 +83,25 @@ def choose_micro_batch_sizes(
 
 def _find_size(trials: Trials, stage: PretrainStage, writer: RunWriter) -> int:
     """Return the size that was measured in these circumstances before, else measure; rank 0 only."""
-    folder, uid = writer.folder, trials.config.job.uid
+    folder = writer.folder
     circumstances = trials.describe_circumstances(stage)
     key = hashlib.sha256(json.dumps(circumstances, sort_keys=True).encode()).hexdigest()[:16]
     measured = _read(folder.path / MEASURED_FILE)
-    # What this run took so far: once resumed it has to sum in the same order.
-    before = next((entry for entry in measured.values() if entry.get("stages", {}).get(stage.name) == uid), None)
+    # What a run that resumes took so far: it has to sum in the same order. Of one that begins they are another's.
+    taken = [entry for entry in measured.values() if stage.name in entry["stages"]]
+    before = taken[0] if taken and writer.has_trained else None
     entry, source = measured.get(key), "cached" if before is None else "recorded"
     if entry is None:
         source, trial = "measured", trials.try_sizes(stage)
         print_table(trials.render(stage, trial))
         tried = [asdict(measurement) for measurement in trial.measurements]
-        entry = {"size": trial.chosen, "circumstances": circumstances, "tried": tried}
+        entry = {"size": trial.chosen, "circumstances": circumstances, "tried": tried, "stages": []}
     size = int(entry["size"])
-    if entry is not before:
-        for other in measured.values():
-            other.get("stages", {}).pop(stage.name, None)
-        measured[key] = {**entry, "stages": {**entry.get("stages", {}), stage.name: uid}}
+    if taken != [entry]:
+        for other in taken:
+            other["stages"].remove(stage.name)
+        entry["stages"].append(stage.name)
+        measured[key] = entry
         folder.write_json(folder.path / MEASURED_FILE, measured)
     message = f"microBatchSize: auto is {size}, {source}"
     if before is not None and before["size"] != size:
@@ -115,7 +117,11 @@ def _read(path: Path) -> dict[str, Document]:
     except (OSError, ValueError):
         return {}
     entries = content.items() if isinstance(content, dict) else ()
-    return {key: entry for key, entry in entries if isinstance(entry, dict)}
+    return {
+        key: {**entry, "stages": entry.get("stages", [])}
+        for key, entry in entries
+        if isinstance(entry, dict) and type(entry.get("size")) is int and isinstance(entry.get("stages", []), list)
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

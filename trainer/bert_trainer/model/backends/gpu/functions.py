@@ -19,7 +19,6 @@ from bert_trainer.model import operations
 from bert_trainer.model.backends.gpu.attention import Attend, Rows
 from bert_trainer.model.dropout import drop_features, site_token_keys
 from bert_trainer.model.operations import LayerWeights, Linear, Norm
-from bert_trainer.model.precision import at_least_fp32
 
 
 class Keys(NamedTuple):
@@ -114,7 +113,7 @@ def masked_lm(
     labels_M: int64; negative ones are padding and ignored. output: the token table (V, D) and its bias.
     """
     x_MD = operations.transform_masked(x_MD, transform, norm, approximate, epsilon)
-    logits_MV = at_least_fp32(operations.linear(x_MD, output))
+    logits_MV = operations.linear(x_MD, output)
     return operations.score(operations.mask_padding_entries(logits_MV, vocabulary_size), labels_M)
 
 
