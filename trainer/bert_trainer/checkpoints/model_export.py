@@ -80,7 +80,7 @@ def export_model(
             if replace:
                 remove_folder(target)
             staging.rename(target)
-    except Exception:
+    except BaseException:
         remove_folder(staging)
         raise
 
