@@ -100,7 +100,10 @@ sed -i 's/^project(horovod CXX)$/&\nset(CMAKE_SKIP_RPATH ON)/' "$source/CMakeLis
 # Where a rank leaves, Horovod's thread ends all operations under its locks, and takes the GIL there to let go of
 # tensors. Whoever waits for these locks, as every start of an operation does, must not hold it.
 sed -i 's/&\(Do[A-Za-z]*\));$/\&\1, py::call_guard<py::gil_scoped_release>());/' "$source/horovod/torch/mpi_ops_v2.cc"
-grep -q '&DoAllreduce, py::call_guard' "$source/horovod/torch/mpi_ops_v2.cc"
+grep -q '&DoAllreduce, py::call_guard' "$source/horovod/torch/mpi_ops_v2.cc" || {
+    echo "horovod/torch/mpi_ops_v2.cc of Horovod $version has no line that the GIL could be released in; look at $0" >&2
+    exit 1
+}
 # Whatever the caller's shell says about Horovod, CUDA or compilers' options was meant for another build.
 while read -r name; do unset "$name"; done < <(compgen -e HOROVOD_)
 unset CUDA_HOME CUDA_PATH CUDACXX CPPFLAGS
