@@ -153,21 +153,23 @@ def trainer_command(document: dict[str, Any], config_file: Path, *, by_torchrun:
     if by_torchrun or document.get("collectives") == "torch" and not mpirun.exists():
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         return [*torchrun, *trainer[1:]]
+    return [*_mpirun(ranks, config_file.parent), *trainer]
+
+
+def _mpirun(ranks: int, folder: Path) -> list[str]:
+    """Return what starts a program on so many ranks of this machine. folder: where it may leave its own files."""
     options = ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
     if os.getuid() == 0:
         options.append("--allow-run-as-root")
     # Open MPI calls a folder after its process id and fails where one that was killed has left the same.
-    temporary = tempfile.mkdtemp(prefix="mpirun-", dir=config_file.parent)
-    return ["env", f"TMPDIR={temporary}", str(mpirun), *options, "-np", str(ranks), *trainer]
+    temporary = tempfile.mkdtemp(prefix="mpirun-", dir=folder)
+    return ["env", f"TMPDIR={temporary}", str(Path(sys.executable).with_name("mpirun")), *options, "-np", str(ranks)]
 
 
 def run_child(child: Path, folder: Path, ranks: int, library: str) -> subprocess.CompletedProcess[str]:
     """Run a program of tests on real ranks under mpirun, to its end; it is given the folder and the library."""
-    command = [str(Path(sys.executable).with_name("mpirun")), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
-    if os.getuid() == 0:
-        command.append("--allow-run-as-root")
     return subprocess.run(
-        [*command, "-np", str(ranks), sys.executable, str(child), str(folder), library],
+        [*_mpirun(ranks, folder), sys.executable, str(child), str(folder), library],
         env=environment(PYTHONPATH=f"{ROOT}/trainer:{ROOT}/tests/support"),
         capture_output=True,
         text=True,

@@ -139,6 +139,20 @@ def test_other_circumstances_are_measured_again_and_said(tmp_path: Path, dataset
     assert list(stages.values()) == [["phase1"]]
 
 
+def test_circumstances_that_another_run_had_are_not_measured_again_and_said(tmp_path: Path, dataset: Path) -> None:
+    config = parse_run_config(document(tmp_path, dataset))
+    train(config, attempt=1)
+    record = tmp_path / micro_batch_size.MEASURED_FILE
+    [(key, entry)] = json.loads(record.read_text()).items()
+    record.write_text(json.dumps({"other hardware": {**entry, "size": 3}, key: {**entry, "stages": []}}))
+    session = Session.open(config, SingleRank(), attempt=2)
+    choose_sizes(session)
+    session.close()
+    last = found(tmp_path)[-1]
+    assert last["source"] == "cached"
+    assert "it was 3 on other hardware" in last["message"]
+
+
 @pytest.mark.parametrize(
     "damaged", ["{ broken", "[]", '{"key": 1}', '{"key": {}}', '{"key": {"size": 1, "stages": null}}']
 )

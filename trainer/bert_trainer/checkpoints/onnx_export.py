@@ -15,9 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bert_trainer.model import operations
+from bert_trainer.model.backends.backend import classify_pairs
 from bert_trainer.model.bert import Bert
-from bert_trainer.model.layers import gelu_approximation
 from bert_trainer.model.padded import PaddedEncoder
 from bert_trainer.model.task_model import TaskModel
 from bert_trainer.model.torch_releases import write_onnx_graph
@@ -73,14 +72,8 @@ class _Graph(nn.Module):
             of_tokens = self.model.pooler is None
             scores = self.model.head(self.model.pool(x_BTD if of_tokens else x_BTD[:, 0]))
             return scores.unbind(-1) if of_tokens else (scores,)
-        model, pairs = self.model, tuple[Tensor, ...]()
-        if model.pooler is not None and model.nsp is not None:
-            pairs = (model.nsp(torch.tanh(model.pooler(x_BTD[:, 0]))),)
-        transform, norm = operations.linear_of(model.mlm_transform), operations.norm_of(model.mlm_norm)
-        approximate = gelu_approximation(model.config)
-        y_BTD = operations.transform_masked(x_BTD, transform, norm, approximate, model.mlm_norm.eps)
-        output = operations.Linear(model.embeddings.tokens.weight, model.mlm_bias)
-        return operations.linear(y_BTD, output), *pairs, x_BTD
+        pairs = () if self.model.nsp is None else (classify_pairs(self.model, x_BTD[:, 0]),)
+        return self.model.masked_lm_logits(x_BTD), *pairs, x_BTD
 
 
 def _without_padding_entries(model: Bert | TaskModel) -> Bert | TaskModel:

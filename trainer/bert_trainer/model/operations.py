@@ -146,8 +146,17 @@ def transform_masked(x_MD: Tensor, transform: Linear, norm: Norm, approximate: s
     return _as_type(layer_norm(inner_MD, norm, epsilon), x_MD.dtype)
 
 
-def mask_padding_entries(logits_MV: Tensor, vocabulary_size: int) -> Tensor:
-    """Return the logits with -inf for entries that pad the vocabulary."""
+def masked_lm_logits(
+    x_MD: Tensor,
+    transform: Linear,
+    norm: Norm,
+    output: Linear,
+    vocabulary_size: int,
+    approximate: str,
+    epsilon: float,
+) -> Tensor:
+    """Return (M, V), -inf for entries that pad the vocabulary. output: the token table (V, D) and its bias."""
+    logits_MV = linear(transform_masked(x_MD, transform, norm, approximate, epsilon), output)
     if logits_MV.shape[-1] == vocabulary_size:
         return logits_MV
     beyond_V = torch.arange(logits_MV.shape[-1], device=logits_MV.device) >= vocabulary_size

@@ -46,12 +46,12 @@ MEASURED_FILE = f"{AUTOTUNE_FOLDER}/cache.json"
 BUDGET_S = 20.0
 """For all sizes of one stage together."""
 _ENOUGH_S = 0.5  # of passes at one size; at least two passes, unless one alone takes four times as long
-
-Document = dict[str, Any]
 GOOD_ENOUGH = 0.97
 """Share of the best speed above which the smaller size is taken: it leaves memory, and noise decides less often."""
 HEADROOM = 0.9
 """Share of the memory that passes may fill: allocators fragment, and the optimizer works beside them."""
+
+Document = dict[str, Any]
 
 
 def configured_micro_batch_sizes(stages: Sequence[Stage]) -> dict[int, int]:
@@ -90,13 +90,14 @@ def _find_size(trials: Trials, stage: PretrainStage, writer: RunWriter) -> int:
     # What a run that resumes took so far: it has to sum in the same order. Of one that begins they are another's.
     taken = [entry for entry in measured.values() if stage.name in entry["stages"]]
     before = taken[0] if taken and writer.has_trained else None
-    entry, source = measured.get(key), "cached" if before is None else "recorded"
+    entry = measured.get(key)
+    source = "recorded" if entry is before else "cached"
     if entry is None:
         source, trial = "measured", trials.try_sizes(stage)
         print_table(trials.render(stage, trial))
         tried = [asdict(measurement) for measurement in trial.measurements]
         entry = {"size": trial.chosen, "circumstances": circumstances, "tried": tried, "stages": []}
-    size = int(entry["size"])
+    size: int = entry["size"]
     if taken != [entry]:
         for other in taken:
             other["stages"].remove(stage.name)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor
 
+from bert_trainer.model import operations
 from bert_trainer.model.backends.backend import LayeredBackend
 from bert_trainer.model.backends.processor import describe_processor
 from bert_trainer.model.batch import Batch
@@ -22,13 +23,10 @@ from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, 
 from bert_trainer.model.operations import (
     Linear,
     encode_layer,
-    linear,
     linear_of,
-    mask_padding_entries,
     norm_of,
     score,
     sum_embeddings,
-    transform_masked,
     weights_of,
 )
 
@@ -71,10 +69,15 @@ class EagerBackend(LayeredBackend):
 
 def masked_lm_logits(model: BertParameters, x_MD: Tensor) -> Tensor:
     """Return (M, V); columns of the vocabulary's padding are -inf."""
-    norm, approximate = model.mlm_norm, gelu_approximation(model.config)
-    x_MD = transform_masked(x_MD, linear_of(model.mlm_transform), norm_of(norm), approximate, norm.eps)
-    logits_MV = linear(x_MD, Linear(model.embeddings.tokens.weight, model.mlm_bias))
-    return mask_padding_entries(logits_MV, model.vocabulary_size)
+    return operations.masked_lm_logits(
+        x_MD,
+        linear_of(model.mlm_transform),
+        norm_of(model.mlm_norm),
+        Linear(model.embeddings.tokens.weight, model.mlm_bias),
+        model.vocabulary_size,
+        gelu_approximation(model.config),
+        model.mlm_norm.eps,
+    )
 
 
 def _drop(x_ND: Tensor, dropout: DropoutKeys | None, probability: float, site: int) -> Tensor:

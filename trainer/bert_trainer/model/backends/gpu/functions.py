@@ -112,9 +112,8 @@ def masked_lm(
 
     labels_M: int64; negative ones are padding and ignored. output: the token table (V, D) and its bias.
     """
-    x_MD = operations.transform_masked(x_MD, transform, norm, approximate, epsilon)
-    logits_MV = operations.linear(x_MD, output)
-    return operations.score(operations.mask_padding_entries(logits_MV, vocabulary_size), labels_M)
+    logits_MV = operations.masked_lm_logits(x_MD, transform, norm, output, vocabulary_size, approximate, epsilon)
+    return operations.score(logits_MV, labels_M)
 
 
 def _keys_of_tokens(keys: Keys, places_K: Tensor) -> Keys:
