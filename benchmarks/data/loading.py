@@ -22,9 +22,12 @@ import numpy as np
 
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.sampling.masking import MaskingRule
-from bert_trainer.dataset.shards import LAYOUTS, ShardFolder, shard_name, write_shard
+from bert_trainer.dataset.shards import LAYOUTS, ShardFolder
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.training.data_loader import SampleOrder, StageReader
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/support"))
+from any_layout import shard_name, write_shard  # noqa: E402
 
 LENGTHS = ((128, 20, 32768), (512, 80, 8192))
 BATCH = 256

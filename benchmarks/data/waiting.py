@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from loading import ENTRIES, draw_samples
 
-from bert_trainer.dataset.shards import LAYOUTS, shard_folder_name, write_shard
+from bert_trainer.dataset.shards import WRITTEN_LAYOUTS, shard_folder_name, write_shard
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS
 from bert_trainer.output.metrics import read_metrics
 
@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--model", choices=MODELS, default="large" if on_gpu else "tiny", help="(%(default)s)")
     parser.add_argument("--steps", type=int, default=150, help="of training (%(default)s)")
     parser.add_argument("--batch", type=int, default=64, help="sequences per step (%(default)s)")
-    parser.add_argument("--layout", choices=LAYOUTS, default="compact", help="of the shards (%(default)s)")
+    parser.add_argument("--layout", choices=WRITTEN_LAYOUTS, default="compact", help="of the shards (%(default)s)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

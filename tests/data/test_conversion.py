@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from any_layout import write_shard
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.shards import (
-    LAYOUTS,
+    WRITTEN_LAYOUTS,
     LayoutName,
     list_shards,
     read_header,
     read_shard,
     shards_below,
-    write_shard,
 )
 from tiny_run import make_samples, write_dataset
 
@@ -42,7 +42,7 @@ def write_parts(folder: Path, rows: tuple[int, ...], layout: LayoutName = "nvidi
     return folder
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", WRITTEN_LAYOUTS)
 def test_convert_keeps_every_sample_in_both_directions(tmp_path: Path, layout: LayoutName) -> None:
     dataset = write_dataset(tmp_path / "data")
     assert main(["convert", str(dataset), str(tmp_path / "there"), "--layout", layout, "--processes", "1"]) == 0
@@ -51,6 +51,25 @@ def test_convert_keeps_every_sample_in_both_directions(tmp_path: Path, layout: L
     there = [str(tmp_path / "there"), str(tmp_path / "back")]
     assert main(["convert", *there, "--layout", "compact", "--processes", "1"]) == 0
     assert sorted(rows_below(tmp_path / "back")) == sorted(rows_below(dataset))
+
+
+@pytest.mark.parametrize(
+    ("source", "written"), [("intel", "intel"), ("mlperf-variable", "compact"), ("mlperf-packed", "compact")]
+)
+def test_chop_keeps_the_layout_of_its_sources_where_it_writes_it(
+    tmp_path: Path, source: LayoutName, written: LayoutName
+) -> None:
+    parts = write_parts(tmp_path / "in", (30, 12), source)
+    assert main(["chop", str(parts), str(tmp_path / "out"), "--shards", "4", "--processes", "1"]) == 0
+    assert {read_header(path).layout for path in list_shards(tmp_path / "out")} == {written}
+    assert rows_below(tmp_path / "out") == rows_below(parts)
+
+
+def test_a_layout_that_is_read_alone_cannot_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = write_parts(tmp_path / "in", (3,))
+    with pytest.raises(SystemExit, match="2"):
+        main(["convert", str(parts), str(tmp_path / "out"), "--layout", "tfrecord"])
+    assert "invalid choice: 'tfrecord'" in capsys.readouterr().err
 
 
 # Cases that the original script loses samples on or fails at.

@@ -14,14 +14,13 @@ import h5py
 import numpy as np
 import pytest
 
+from any_layout import shard_name, write_shard
 from bert_trainer.dataset.shards import (
     LAYOUTS,
     LayoutName,
     read_header,
     read_ragged,
     read_shard,
-    shard_name,
-    write_shard,
 )
 from bert_trainer.dataset.shards.vlen_reader import read_values
 from bert_trainer.errors import InputError

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from any_layout import shard_name, write_shard
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.build.evaluation_set import picked_rows
-from bert_trainer.dataset.shards import LayoutName, ShardFolder, list_shards, read_shard, shard_name, write_shard
+from bert_trainer.dataset.shards import LayoutName, ShardFolder, list_shards, read_header, read_shard
 from tiny_run import make_samples
 
 T, P = 32, 5
@@ -41,7 +42,7 @@ def test_the_rule_is_mlperf_s() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "layout"), [("nvidia", "mlperf-variable"), ("tfrecord", "compact"), ("compact", "tfrecord")]
+    ("source", "layout"), [("nvidia", "mlperf"), ("tfrecord", "compact"), ("mlperf-packed", "intel")]
 )
 def test_the_picked_samples_are_those_of_the_files_in_order(
     tmp_path: Path, source: LayoutName, layout: LayoutName, capsys: pytest.CaptureFixture[str]
@@ -55,15 +56,17 @@ def test_the_picked_samples_are_those_of_the_files_in_order(
     # An evaluate stage takes it for held out; a second run replaces it.
     folder = ShardFolder.open(out, split="held_out", sequence_length=T, max_predictions=P, vocabulary=None)
     assert folder.rows == (9,)
-    assert [path.name for path in folder.paths] == [shard_name("eval_9.hdf5", layout)]
+    assert [path.name for path in folder.paths] == ["eval_9.hdf5"]
+    assert read_header(folder.paths[0]).layout == layout
     assert main(["eval", str(parts), str(out), "--samples", "9", "--layout", layout]) == 0
 
 
 def test_records_of_tensorflow_are_picked_from_as_they_are(tmp_path: Path) -> None:
     assert main(["eval", str(KEPT / "part-00000-of-00001"), str(tmp_path), "--samples", "7"]) == 0
-    assert [path.name for path in list_shards(tmp_path)] == ["eval_7.tfrecord"]
+    assert [path.name for path in list_shards(tmp_path)] == ["eval_7.hdf5"]
+    assert read_header(tmp_path / "eval_7.hdf5").layout == "compact"  # records are not written
     every = read_shard(KEPT / "part-00000-of-00001").masked_lm_ids.tolist()
-    assert read_shard(tmp_path / "eval_7.tfrecord").masked_lm_ids.tolist() == [
+    assert read_shard(tmp_path / "eval_7.hdf5").masked_lm_ids.tolist() == [
         every[int(number * (40 / 7))] for number in range(7)
     ]
 

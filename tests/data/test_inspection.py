@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from any_layout import shard_name, write_shard
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.quality.sample_statistics import NGRAM_TOKENS, DistinctCounts, SampleStatistics
-from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_ragged, shard_name, write_shard
+from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_ragged
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.samples import Samples
 from random_rows import random_samples

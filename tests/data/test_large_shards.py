@@ -15,7 +15,7 @@ import pytest
 
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.sampling import shard_samples
-from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_header, read_ragged, shards_below
+from bert_trainer.dataset.shards import WRITTEN_LAYOUTS, LayoutName, read_header, read_ragged, shards_below
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import EXIT_INFRASTRUCTURE
 
@@ -102,7 +102,7 @@ def test_large_shards_of_recipes_are_the_same_with_several_processes(
         assert main(["verify", str(tmp_path / name / "disk")]) == 0
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", WRITTEN_LAYOUTS)
 def test_a_large_shard_has_the_bytes_of_one_that_fits_into_memory(
     tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, layout: LayoutName
 ) -> None:

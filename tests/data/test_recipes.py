@@ -207,8 +207,8 @@ def test_interrupted_or_damaged_resharding_resumes_to_the_same_bytes(
 
 def test_the_layout_of_a_recipe_may_be_another(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     root = tmp_path / "data"
-    build(write_corpus(), root, "--recipe", "nvidia", "--length", "64:10", "--layout", "mlperf-variable")
-    assert {read_header(path).layout for path in root.rglob("*.hdf5")} == {"mlperf-variable"}
+    build(write_corpus(), root, "--recipe", "nvidia", "--length", "64:10", "--layout", "mlperf")
+    assert {read_header(path).layout for path in root.rglob("*.hdf5")} == {"mlperf"}
 
 
 def test_a_build_says_what_is_its_recipe_s(

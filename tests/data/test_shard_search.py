@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
+from any_layout import write_shard
 from bert_trainer.dataset.shards import (
     LayoutName,
     ShardFolder,
@@ -21,7 +22,6 @@ from bert_trainer.dataset.shards import (
     find_named_shards,
     find_shard_folder,
     search,
-    write_shard,
 )
 from bert_trainer.errors import InputError
 from tiny_run import make_samples

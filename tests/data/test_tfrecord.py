@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import resource
 import shutil
 import struct
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from any_layout import encode_examples, frame_record, write_shard
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.shards import (
     ShardFolder,
@@ -24,12 +24,10 @@ from bert_trainer.dataset.shards import (
     read_ragged,
     read_ragged_blocks,
     read_shard,
-    shard_name,
-    write_shard,
+    written_name,
 )
-from bert_trainer.dataset.shards.examples import encode_examples, parse_examples, parse_widths
+from bert_trainer.dataset.shards.examples import parse_examples, parse_widths
 from bert_trainer.dataset.shards.samples import Samples
-from bert_trainer.dataset.shards.tfrecord_file import note_path, write_records
 from bert_trainer.errors import InputError
 from bert_trainer.system.crc32c import masked_crc32c
 from tiny_run import make_samples
@@ -47,8 +45,8 @@ def write(path: Path, samples: Samples | None = None) -> Path:
     write_shard(
         path,
         some_samples() if samples is None else samples,
-        vocabulary_sha256="a" * 64,
-        generator_version=3,
+        vocabulary_sha256=None,
+        generator_version=None,
         layout="tfrecord",
         shape=(T, P),
     )
@@ -56,8 +54,7 @@ def write(path: Path, samples: Samples | None = None) -> Path:
 
 
 def write_raw(path: Path, records: list[bytes]) -> Path:
-    with path.open("wb") as file:
-        write_records(file, records)
+    path.write_bytes(b"".join(map(frame_record, records)))
     return path
 
 
@@ -111,59 +108,39 @@ def test_a_folder_of_records_is_opened_as_one_of_shards(tmp_path: Path) -> None:
     assert np.array_equal(padded.masked_lm_ids, whole.masked_lm_ids)
 
 
-def test_records_become_hdf5_and_records_again_with_the_same_fields(tmp_path: Path) -> None:
-    shutil.copy(THEIRS, tmp_path)
-    there, back = tmp_path / "hdf5", tmp_path / "again"
-    assert main(["convert", str(THEIRS), str(there), "--layout", "compact", "--processes", "1"]) == 0
-    assert [path.name for path in list_shards(there)] == ["part-00000-of-00001.hdf5"]
-    assert main(["convert", str(there), str(back), "--layout", "tfrecord", "--processes", "1"]) == 0
-    (path,) = list_shards(back)
-    assert path.name == "part-00000-of-00001.tfrecord"
+def test_records_become_hdf5_with_the_same_fields(tmp_path: Path) -> None:
+    command = ["convert", str(THEIRS), str(tmp_path), "--layout", "compact", "--processes", "1"]
+    assert main(command) == 0
+    (path,) = list_shards(tmp_path)
+    assert path.name == "part-00000-of-00001.hdf5"
     one, other = read_shard(THEIRS), read_shard(path)
     assert all(np.array_equal(getattr(one, name), getattr(other, name)) for name in Samples.__slots__)
-    # A second run finds its work done: what HDF5 keeps as attributes is kept beside the records.
+    # A second run finds its work done.
     before = path.stat().st_mtime_ns
-    assert main(["convert", str(there), str(back), "--layout", "tfrecord", "--processes", "1"]) == 0
+    assert main(command) == 0
     assert path.stat().st_mtime_ns == before
 
 
-@pytest.mark.usefixtures("no_collection")
-def test_a_note_speaks_for_its_own_file_alone(tmp_path: Path) -> None:
-    path = write(tmp_path / "training_0.tfrecord")
-    header = read_header(path)
-    assert (header.vocabulary_sha256, header.generator_version, header.layout) == ("a" * 64, 3, "tfrecord")
-    # Hidden: TensorFlow's scripts take training* for their input.
-    assert [found.name for found in tmp_path.glob("training*")] == ["training_0.tfrecord"]
-    write_raw(path, encode_examples(some_samples(30)))
-    header = read_header(path)
-    assert (header.rows, header.vocabulary_sha256) == (30, None)
-    note_path(path).write_text("[" * 5000)
-    with pytest.raises(InputError, match=r"training_0\.tfrecord\.json: cannot be read"):
-        read_header(path)
-
-
-def test_a_pipe_in_the_place_of_a_note_is_not_waited_for(tmp_path: Path) -> None:
-    path = write_raw(tmp_path / "training_0.tfrecord", encode_examples(some_samples(30)))
-    os.mkfifo(note_path(path))
-    header = read_header(path)
-    assert (header.rows, header.vocabulary_sha256) == (30, None)
+def test_a_header_states_what_the_records_do() -> None:
+    header = read_header(THEIRS)
+    assert (header.rows, header.sequence_length, header.max_predictions) == (40, 64, 10)
+    assert (header.vocabulary_sha256, header.generator_version, header.layout) == (None, None, "tfrecord")
 
 
 @pytest.mark.parametrize(
-    ("name", "layout", "wanted"),
+    ("name", "wanted"),
     [
-        ("training_0.hdf5", "tfrecord", "training_0.tfrecord"),
-        ("a.tfrecord", "compact", "a.hdf5"),
-        ("a.tfrecords", "intel", "a.hdf5"),
-        ("wiki.tfrecord-00001-of-00010", "compact", "wiki-00001-of-00010.hdf5"),
-        ("part-00001-of-00010", "compact", "part-00001-of-00010.hdf5"),
-        ("eval_10k", "mlperf", "eval_10k.hdf5"),
-        ("a.h5", "mlperf", "a.h5"),
-        ("part-00001-of-00010", "tfrecord", "part-00001-of-00010"),
+        ("training_0.hdf5", "training_0.hdf5"),
+        ("a.tfrecord", "a.hdf5"),
+        ("a.tfrecords", "a.hdf5"),
+        ("wiki.tfrecord-00001-of-00010", "wiki-00001-of-00010.hdf5"),
+        ("part-00001-of-00010", "part-00001-of-00010.hdf5"),
+        ("eval_10k", "eval_10k.hdf5"),
+        ("a.h5", "a.h5"),
     ],
 )
-def test_a_name_tells_the_kind_of_file(name: str, layout: Any, wanted: str) -> None:
-    assert shard_name(name, layout) == wanted
+def test_a_converted_file_has_the_name_of_its_source(name: str, wanted: str) -> None:
+    assert written_name(name) == wanted
 
 
 def test_a_gap_in_tensorflow_s_numbering_is_found(tmp_path: Path) -> None:
@@ -171,13 +148,6 @@ def test_a_gap_in_tensorflow_s_numbering_is_found(tmp_path: Path) -> None:
         write(tmp_path / f"training.tfrecord-0000{number}-of-00003")
     with pytest.raises(InputError, match=r"missing training\.tfrecord-00001-of-00003"):
         ShardFolder.open(tmp_path, split="training", sequence_length=T, max_predictions=P, vocabulary=None)
-
-
-def frame(content: bytes) -> bytes:
-    """Return one record with its lengths and checksums."""
-    length = struct.pack("<Q", len(content))
-    head, tail = masked_crc32c(length), masked_crc32c(content)
-    return length + struct.pack("<I", head) + content + struct.pack("<I", tail)
 
 
 def changed(**values: Any) -> bytes:
@@ -218,7 +188,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
 def test_a_wrong_record_is_refused_by_its_number(tmp_path: Path, case: str) -> None:
     make, wanted = CASES[case]
     path = write(tmp_path / "training_0.tfrecord")
-    record = frame(make()) if case != "terabytes" else frame_of_length(1 << 40)
+    record = frame_record(make()) if case != "terabytes" else frame_of_length(1 << 40)
     with path.open("ab") as file:
         file.write(record)
     with pytest.raises(InputError, match=wanted) as error:
@@ -275,25 +245,3 @@ def test_a_file_that_claims_terabytes_takes_no_memory(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=f"record 1 states a length of {length} bytes"):
             read_header(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
-
-
-def test_a_dataset_is_built_as_records(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
-    text = write_corpus(documents=20)
-    command = ["build", "--text", str(text), "--length", "64:9", "--vocabulary-size", "120", "--shards", "2"]
-    command += ["--processes", "1", "--dupe-factor", "1"]
-    for name, layout in (("a", "compact"), ("b", "tfrecord")):
-        assert main([*command, "--output", str(tmp_path / name), "--layout", layout]) == 0
-    folder = tmp_path / "b" / "seq_len_64_max_pred_9"
-    assert [path.name for path in list_shards(folder)] == [
-        "held_out_0000.tfrecord",
-        "training_0000.tfrecord",
-        "training_0001.tfrecord",
-    ]
-    for path in list_shards(folder):
-        one, other = read_shard(path), read_shard(tmp_path / "a" / folder.name / f"{path.stem}.hdf5")
-        assert all(np.array_equal(getattr(one, name), getattr(other, name)) for name in Samples.__slots__)
-    assert main(["verify", str(tmp_path / "b")]) == 0
-    # The dataset may be converted as a whole: dataset.json then names the new files.
-    assert main(["convert", str(tmp_path / "b"), str(tmp_path / "c"), "--layout", "compact", "--processes", "1"]) == 0
-    assert main(["verify", str(tmp_path / "c")]) == 0
-    assert main(["inspect", str(folder), "--samples", "1"]) == 0

@@ -53,7 +53,7 @@ def test_bad_shards_are_listed_in_order_and_the_others_are_checked_all_the_same(
     assert shown.endswith("6 shard(s) checked, 3 bad\n")
 
 
-# Records have other names, which dataset.json would have to list: see test_tfrecord.
+# A dataset.json lists HDF5 files.
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "tfrecord"])
 def test_good_shards_of_every_layout_pass(
     dataset: Path, capsys: pytest.CaptureFixture[str], layout: LayoutName

@@ -15,14 +15,13 @@ from typing import Any
 import h5py
 import numpy as np
 
+from any_layout import shard_name, write_shard
 from bert_trainer.dataset.shards import (
     LAYOUTS,
     read_header,
     read_shard,
     row_blocks,
-    shard_name,
     tfrecord_file,
-    write_shard,
 )
 from bert_trainer.dataset.shards.files import read_ragged
 from bert_trainer.dataset.shards.row_blocks import read_blocks, read_ragged_blocks
@@ -234,8 +233,7 @@ _MODULES = {
     "mlperf-variable": (f"{_SHARDS}.variable", f"{_SHARDS}.vlen_reader"),
     "mlperf-packed": (f"{_SHARDS}.variable", f"{_SHARDS}.vlen_reader"),
 }
-_WRITERS = ("write", "values", "columns", "rows_of", "packed_rows_of", "count_rows", "refuse_large_ids", "ids")
-_WRITERS += ("_vlen_columns", "_write_numbers", "_write_vlen", "is_hdf5")
+_WRITERS = ("write", "values", "columns", "refuse_large_ids", "ids", "is_hdf5")
 _OF_PACKED = ("_unpack", "count_samples", "read_counts")
 
 

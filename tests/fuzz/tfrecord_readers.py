@@ -1,45 +1,14 @@
-"""TFRecord shards, whose records are changed by the features that they hold, and the notes beside them."""
+"""TFRecord shards, whose records are changed by the features that they hold."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from bert_trainer.dataset.shards import read_header, shard_name
-from bert_trainer.dataset.shards.tfrecord_file import FOOTER, HEADER, note_path
-from bert_trainer.system.crc32c import masked_crc32c
+from any_layout import frame_record
+from bert_trainer.dataset.shards.tfrecord_file import FOOTER, HEADER
 from fuzz_reader import Chance, Reader
-from mutations import each_changed, mutate_json
-from shard_readers import NAME, read_in_every_way, write
-
-
-def _read_note(path: Path) -> object:
-    """Read a TFRecord file beside which the input lies as its note."""
-    shard = path.with_name("training_0.tfrecord")
-    shard.write_bytes(_sound_records())
-    note_path(shard).write_bytes(path.read_bytes())
-    return read_header(shard)
-
-
-@cache
-def _sound_records() -> bytes:
-    with TemporaryDirectory() as folder:
-        return write(Path(folder), "tfrecord")
-
-
-def _notes(place: Path) -> Iterator[bytes]:
-    write(place, "tfrecord")
-    _sound_records()  # which a reader under watch may not make
-    sound = json.loads(note_path(place / shard_name(NAME, "tfrecord")).read_bytes())
-    yield json.dumps(sound).encode()
-    yield from each_changed(
-        sound, {"end": "00", "bytes": 1, "sequence_length": 0, "generator_version": True, "file": 1}
-    )
-    yield from (b"", b"[]", b"{", b"[" * 3000, b"\xff")
-
+from shard_readers import read_in_every_way, write
 
 Feature = tuple[str, int, bytes]
 """Its name, the tag of the list that holds its values, and these, packed."""
@@ -108,12 +77,6 @@ def _mutate_features(record: bytes, chance: Chance) -> bytes:
     return _join_features(features)
 
 
-def _frame(record: bytes) -> bytes:
-    """Return a record with its length and its checksums, as a TFRecord file holds it."""
-    size = len(record).to_bytes(8, "little")
-    return size + FOOTER.pack(masked_crc32c(size)) + record + FOOTER.pack(masked_crc32c(record))
-
-
 def _split_records(data: bytes) -> list[bytes]:
     records, at = [], 0
     while at + HEADER.size <= len(data):
@@ -133,7 +96,7 @@ def _mutate_records(data: bytes, chance: Chance) -> bytes:
     number = chance.draw.randrange(len(records))
     change = chance.bytes if chance.draw.random() < 0.4 else lambda record: _mutate_features(record, chance)
     records[number] = change(records[number])
-    return b"".join(map(_frame, records))
+    return b"".join(map(frame_record, records))
 
 
 def _records(place: Path) -> Iterator[bytes]:
@@ -149,7 +112,7 @@ def _records(place: Path) -> Iterator[bytes]:
         sound + b"\0",
     )
     yield sound[:8] + b"\0" + sound[9:]
-    yield _frame(b"") + sound
+    yield frame_record(b"") + sound
     first, *others = _split_records(sound)
     features = _features_of(first)
     name, kind, values = features[0]
@@ -172,8 +135,8 @@ def _records(place: Path) -> Iterator[bytes]:
     records += [first + b"\0", first[:-1], b"\x12" + first[1:], b"\x0a\xff\xff\xff\xff\xff\xff", _part(0x0A, b"")]
     records += [_part(0x0A, first[3:] + b"\x0a\0"), _part(0x0A, _part(0x0A, _part(0x0A, b"x") + b"\x12\2\x1a\0"))]
     for record in records:
-        yield b"".join(map(_frame, (record, *others)))
-        yield b"".join(map(_frame, (first, record)))
+        yield b"".join(map(frame_record, (record, *others)))
+        yield b"".join(map(frame_record, (first, record)))
 
 
 _SHARDS = "bert_trainer.dataset.shards"
@@ -183,20 +146,8 @@ READERS = (
         read=read_in_every_way,
         seeds=_records,
         modules=(f"{_SHARDS}.tfrecord", f"{_SHARDS}.tfrecord_file", f"{_SHARDS}.examples"),
-        leaves_out=(
-            *("write", "write_records", "write_note", "encode_examples", "_encode_varints", "_part", "without_suffix"),
-        ),
+        leaves_out=("without_suffix",),
         file_name="training_0.tfrecord",
         mutate=_mutate_records,
-    ),
-    Reader(
-        name="shards-tfrecord-notes",
-        read=_read_note,
-        seeds=_notes,
-        modules=(f"{_SHARDS}.tfrecord", f"{_SHARDS}.tfrecord_file"),
-        only=("_note", "read_note", "of"),
-        mutate=mutate_json,
-        file_name="note.json",
-        max_bytes=4096,
     ),
 )

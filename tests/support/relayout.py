@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bert_trainer.dataset.shards import LayoutName, read_header, read_shard, write_shard
+from any_layout import write_shard
+from bert_trainer.dataset.shards import LayoutName, read_header, read_shard
 
 
 def relayout(path: Path, layout: LayoutName = "nvidia") -> Path:

@@ -15,8 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from any_layout import write_shard
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.dataset.shards import LayoutName, read_shard, write_shard
+from bert_trainer.dataset.shards import LayoutName, read_shard
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import read_metrics

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed", "tfrecord"]
-"""Modules of ``dataset.shards``: ``compact``, ``fixed`` (nvidia, intel, mlperf), ``variable`` (mlperf-variable,
-mlperf-packed) and ``tfrecord``."""
+WrittenLayout = Literal["compact", "nvidia", "intel", "mlperf"]
+"""Layouts that files are written in."""
+LayoutName = Literal[WrittenLayout, "mlperf-variable", "mlperf-packed", "tfrecord"]
+"""Layouts that files are read in. Modules of ``dataset.shards``: ``compact``, ``fixed`` (nvidia, intel, mlperf),
+``variable`` (mlperf-variable, mlperf-packed) and ``tfrecord``."""
 RecipeName = Literal["nvidia", "mlperf"]
 """Published ways to build a dataset (``dataset.build.recipes``)."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bert_job.dataset_names import LayoutName
+from bert_job.dataset_names import WrittenLayout
 from bert_job.section import FilePath, Section, Seed, Tokens
 
 LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z]+)*$"
@@ -102,10 +102,9 @@ class PrepareSpec(Section):
     num_shards: Annotated[int, Field(ge=1, le=65536)] | None = None
     """Training files per sequence length; more files need less memory at a time. Empty: that of the
     recipe, 256 for nvidia and 500 for mlperf; without one 8, and more for large text: about one for every 4 MB."""
-    layout: LayoutName | None = None
-    """Layout of the shard files; ``tfrecord``: TensorFlow's, the others: HDF5. Empty: that of the recipe's own loader
-    (gzip for nvidia, uncompressed for mlperf); compact without a recipe, and with dynamic masking, which has no
-    other."""
+    layout: WrittenLayout | None = None
+    """Layout of the HDF5 files. Empty: that of the recipe's own loader (gzip for nvidia, uncompressed for mlperf);
+    compact without a recipe, and with dynamic masking, which has no other."""
     num_balanced_shards: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
     """For recipe mlperf: number of files into which the training files of a sequence length are cut again, with sizes
     that differ by at most one sample. Empty: 2048, as published."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from pydantic.alias_generators import to_camel
 
-from bert_job.dataset_names import LayoutName, RecipeName
+from bert_job.dataset_names import RecipeName, WrittenLayout
 from bert_job.evaluation import EvaluateSpec
 from bert_job.preparation import PrepareSpec
 from bert_job.pretraining import PretrainSpec
@@ -29,7 +29,7 @@ class Recipe:
 
     dupe_factor: int
     num_shards: int
-    layout: LayoutName
+    layout: WrittenLayout
     """Of the files that its loader reads."""
     num_balanced_shards: int | None = None
     max_predictions: int | None = None

@@ -16,20 +16,21 @@ from typing import Any
 
 from bert_trainer.dataset.build.progress import ProgressSink
 from bert_trainer.dataset.shards import (
-    LayoutName,
+    WRITTEN_LAYOUTS,
     ShardHeader,
+    WrittenLayout,
     check_numbers,
     list_shards,
     make_shard_folder,
     read_header,
     read_ragged_blocks,
     select_split,
-    shard_name,
     shards_below,
     write_shard,
     write_shard_blocks,
+    written_name,
 )
-from bert_trainer.dataset.shards.dataset_info import DATASET_FILE, check_complete, read_dataset_info
+from bert_trainer.dataset.shards.dataset_info import DATASET_FILE, check_complete
 from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS, SampleBuffer
 from bert_trainer.dataset.tokens.tokenizer_config import CONFIG_FILE
 from bert_trainer.dataset.tokens.wordpiece import VOCABULARY_FILE
@@ -54,7 +55,7 @@ class ConversionTask:
 
     target: Path
     parts: tuple[RowRange, ...]
-    layout: LayoutName
+    layout: WrittenLayout
     shape: tuple[int, int] | None
     """Most tokens and predictions of a row; None if the source does not state it: those of its longest row."""
     vocabulary_sha256: str | None
@@ -81,7 +82,7 @@ class ConversionResult:
 def convert(
     source: Path,
     target: Path,
-    layout: LayoutName,
+    layout: WrittenLayout,
     *,
     shape: tuple[int, int] | None = None,
     num_processes: int | None = None,
@@ -128,10 +129,9 @@ def convert(
     _refuse_same_names(files, tasks)
     result = _run(tasks, target, "convert", num_processes, reporter, check)
     # Last: a dataset.json promises shards that are whole.
-    for name in (CONFIG_FILE, VOCABULARY_FILE):
+    for name in (CONFIG_FILE, VOCABULARY_FILE, DATASET_FILE):
         if (root / name).is_file():
             write_atomically(target / name, (root / name).read_bytes())
-    _copy_dataset_info(root, target, layout)
     return result
 
 
@@ -147,34 +147,12 @@ def _refuse_same_names(files: Sequence[Path], tasks: Sequence[ConversionTask]) -
             )
 
 
-def _copy_dataset_info(root: Path, target: Path, layout: LayoutName) -> None:
-    """Copy ``dataset.json`` of a whole dataset; byte for byte unless the names of the files have changed."""
-    info = read_dataset_info(root)
-    if info is None:
-        return
-
-    def renamed(files: dict[str, int]) -> dict[str, int]:
-        return {shard_name(name, layout): rows for name, rows in files.items()}
-
-    lengths = []
-    for length in info.lengths:
-        balanced = length.balanced
-        update: dict[str, Any] = {"training": renamed(length.training), "held_out": renamed(length.held_out)}
-        if balanced is not None:
-            update["balanced"] = balanced.model_copy(update={"training": renamed(balanced.training)})
-        lengths.append(length.model_copy(update=update))
-    if tuple(lengths) == info.lengths:
-        write_atomically(target / DATASET_FILE, (root / DATASET_FILE).read_bytes())
-    else:
-        info.model_copy(update={"lengths": tuple(lengths)}).write(target)
-
-
 def chop(
     source: Path,
     target: Path,
     num_shards: int,
     *,
-    layout: LayoutName | None = None,
+    layout: WrittenLayout | None = None,
     name: str = "part_{index}_of_{count}.hdf5",
     shape: tuple[int, int] | None = None,
     num_processes: int | None = None,
@@ -183,8 +161,8 @@ def chop(
 ) -> ConversionResult:
     """Redistribute the shards of a folder, in the order of their names, to ``num_shards`` files of equal size.
 
-    Sizes differ by one sample at most. The layout is that of the sources unless one is given. Memory of each process:
-    see ``run_conversion``, for any number and size of files; one source is open at a time.
+    Sizes differ by one sample at most. The layout, unless one is given: see ``writable_layout``. Memory of each
+    process: see ``run_conversion``, for any number and size of files; one source is open at a time.
 
     Raises:
         InputError: no shard, sources of different shapes or vocabularies, more shards than samples, or files
@@ -212,12 +190,17 @@ def refuse_foreign_shards(target: Path, tasks: Sequence[ConversionTask], *, hint
         raise InputError(f"{target}: holds other shards, the first is {min(foreign)}", hint=hint)
 
 
+def writable_layout(source: ShardHeader) -> WrittenLayout:
+    """Return the layout of a source; of one in a layout that is read alone, compact."""
+    return next((layout for layout in WRITTEN_LAYOUTS if layout == source.layout), "compact")
+
+
 def plan_chop(
     files: Sequence[Path],
     target: Path,
     num_shards: int,
     *,
-    layout: LayoutName | None,
+    layout: WrittenLayout | None,
     name: str,
     shape: tuple[int, int] | None = None,
     content: str | None = None,
@@ -240,7 +223,7 @@ def plan_chop(
         raise InputError(f"{source}: got {num_shards} shards; allowed: 1 to its {total} samples")
     # The samples of all sources are one sequence; each output file is a range of it, over one source or several.
     starts = [0, *accumulate(header.rows for header in headers)]
-    chosen: LayoutName = layout or first_header.layout
+    chosen = layout or writable_layout(first_header)
     if shape is None and first_header.sequence_length is None:
         raise InputError(
             f"{files[0]}: does not state its sequence length and predictions", hint="add --length 512:76, for example"
@@ -331,7 +314,7 @@ def check_alike(files: Sequence[Path], headers: Sequence[ShardHeader]) -> None:
 def _task(
     target: Path,
     parts: tuple[RowRange, ...],
-    layout: LayoutName,
+    layout: WrittenLayout,
     found: ShardHeader,
     shape: tuple[int, int] | None,
     content: str | None = None,
@@ -344,7 +327,7 @@ def _task(
         state = content or "{0.st_size} {0.st_mtime_ns}".format(part.path.stat())
         digest.update(f"\n{part.path.name} {state} {part.first} {part.stop}".encode())
     return ConversionTask(
-        target=target.with_name(shard_name(target.name, layout)),
+        target=target.with_name(written_name(target.name)),
         parts=parts,
         layout=layout,
         shape=shape,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert_job.dataset_names import WrittenLayout
 from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS
 from bert_trainer.errors import InputError, StorageFailed
 
@@ -29,11 +30,8 @@ _PROCESS_BYTES = 250_000_000
 _COPIES_OF_ROWS = 2.5
 # Bytes of a token id in the layouts with padding and without compression.
 _FIXED_ID_BYTES = {"intel": 4, "mlperf": 2}
-# Of a TFRecord: its frame, the names and lengths of its features.
-_RECORD_BYTES = 200
 # Bytes of the rows that are read at a time while resharding, and of the arrays that check them.
 _BLOCK_BYTES = 30_000_000
-_VARIABLE = ("mlperf-variable", "mlperf-packed")
 # Copies of a shard's documents: as they are read, and concatenated.
 _COPIES_OF_TOKENS = 2
 # Bytes per row while pairs are drawn, in memory or not: the bounds of its segments, in two orders, and its key.
@@ -58,7 +56,7 @@ def estimate_build(
     num_shards: int | None,
     num_processes: int,
     vocabulary_size: int,
-    layouts: Sequence[str] = ("compact",),
+    layouts: Sequence[WrittenLayout] = ("compact",),
     num_balanced: int = 0,
 ) -> Estimate:
     """Estimate the disk and memory of a build.
@@ -154,20 +152,12 @@ def _plain_row_bytes(length: tuple[int, int]) -> int:
     return 6 * sequence_length + 8 * max_predictions + 1
 
 
-def _file_row_bytes(length: tuple[int, int], vocabulary_size: int, layout: str) -> int:
+def _file_row_bytes(length: tuple[int, int], vocabulary_size: int, layout: WrittenLayout) -> int:
     """Return the bytes of a full row in a file. NVIDIA's, with gzip, are about those of the compact layout."""
     sequence_length, max_predictions = length
-    if layout == "tfrecord":
-        # Seven bits in a byte: an id takes two bytes below 16,384, else three or four; positions take two at most.
-        id_bytes = len(f"{vocabulary_size - 1:b}") // 7 + 1
-        return (id_bytes + 2) * sequence_length + (id_bytes + 2 + 4) * max_predictions + _RECORD_BYTES
     if layout in _FIXED_ID_BYTES:
         id_bytes = _FIXED_ID_BYTES[layout]
         return (id_bytes + 2) * sequence_length + 2 * id_bytes * max_predictions + 1
-    if layout in _VARIABLE:
-        # Two bytes per value, one per segment id; five references of 16 bytes, and 16 bytes of heap header for each.
-        return 3 * sequence_length + 4 * max_predictions + 5 * 32
-    assert layout in ("compact", "nvidia"), f"layout {layout!r} has no estimate"
     # Ids of tokens and labels, uint16 positions, and seven bytes per row: three uint16 counts and the label.
     return _id_bytes(vocabulary_size) * (sequence_length + max_predictions) + 2 * max_predictions + 7
 

@@ -23,18 +23,18 @@ from bert_trainer.dataset.build.conversion import (
     check_alike,
     read_headers,
     refuse_foreign_shards,
+    writable_layout,
     write_buffered,
 )
 from bert_trainer.dataset.build.progress import ProgressSink
 from bert_trainer.dataset.shards import (
-    LayoutName,
     ShardHeader,
+    WrittenLayout,
     check_numbers,
     list_shards,
     make_shard_folder,
     read_ragged_blocks,
     select_split,
-    shard_name,
 )
 from bert_trainer.dataset.shards.dataset_info import check_complete
 from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS, SampleBuffer
@@ -56,7 +56,7 @@ def pick_evaluation_set(
     target: Path,
     *,
     count: int = MLPERF_SAMPLES,
-    layout: LayoutName | None = None,
+    layout: WrittenLayout | None = None,
     shape: tuple[int, int] | None = None,
     reporter: ProgressSink | None = None,
     check: Callable[[], None] = lambda: None,
@@ -70,7 +70,7 @@ def pick_evaluation_set(
         source: a shard, or a folder of shards.
         target: the folder of the output.
         count: samples to pick.
-        layout: of the output; None: that of the sources.
+        layout: of the output; None: see ``writable_layout``.
         shape: tokens and predictions, for sources that do not state them.
         reporter: receives the progress.
         check: called now and then; may raise.
@@ -134,7 +134,7 @@ def _task(
     headers: Sequence[ShardHeader],
     target: Path,
     count: int,
-    layout: LayoutName | None,
+    layout: WrittenLayout | None,
     shape: tuple[int, int] | None,
 ) -> ConversionTask:
     """Return what describes the output; its rows are chosen here, so it has no parts."""
@@ -150,13 +150,12 @@ def _task(
         raise InputError(
             f"{files[0]}: does not state its sequence length and predictions", hint="add --length 512:76, for example"
         )
-    chosen: LayoutName = layout or found.layout
     starts = accumulate(header.rows for header in headers)
     described = " ".join(f"{file.name}:{end}" for file, end in zip(files, starts, strict=True))
     return ConversionTask(
-        target=target / shard_name(f"eval_{count}.hdf5", chosen),
+        target=target / f"eval_{count}.hdf5",
         parts=(),
-        layout=chosen,
+        layout=layout or writable_layout(found),
         shape=shape,
         vocabulary_sha256=found.vocabulary_sha256,
         generator_version=found.generator_version,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from bert_job.dataset_names import LayoutName, RecipeName
+from bert_job.dataset_names import RecipeName, WrittenLayout
 from bert_job.recipes import RECIPES
 from bert_job.run_stages import PrepareStage
-from bert_trainer.dataset.shards import Split, shard_name
+from bert_trainer.dataset.shards import Split
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 
 _DEFAULT_CORPUS = "corpus"
@@ -129,7 +129,7 @@ def file_name(stage: PrepareStage, split: Split, number: int, count: int, corpus
     """Return the name of a shard. count: shards of its split."""
     names = _names(stage)
     pattern = names.training if split == "training" else names.held_out
-    return shard_name(pattern.format(number=number, count=count, corpus=corpus), shard_layout(stage))
+    return pattern.format(number=number, count=count, corpus=corpus)
 
 
 def resharding(stage: PrepareStage) -> Resharding | None:
@@ -140,14 +140,14 @@ def resharding(stage: PrepareStage) -> Resharding | None:
     return replace(found, num_shards=stage.num_balanced_shards or published)
 
 
-def loader_layout(stage: PrepareStage) -> LayoutName:
+def loader_layout(stage: PrepareStage) -> WrittenLayout:
     """Return the layout of the files that training reads."""
     if stage.layout is not None:
         return stage.layout
     return "compact" if stage.masking == "dynamic" or stage.recipe is None else RECIPES[stage.recipe].layout
 
 
-def shard_layout(stage: PrepareStage) -> LayoutName:
+def shard_layout(stage: PrepareStage) -> WrittenLayout:
     """Return the layout of files that are built from text; the resharding alone reads those of resharded parts."""
     return loader_layout(stage) if _names(stage).resharding is None else "compact"
 

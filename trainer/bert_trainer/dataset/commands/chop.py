@@ -12,7 +12,7 @@ from bert_trainer.dataset.commands.arguments import SHARDS_VARIABLE, read_number
 from bert_trainer.dataset.commands.convert import IF_STOPPED, add_rewriting_options, describe_written
 from bert_trainer.dataset.commands.stop_signals import StopSignals
 from bert_trainer.dataset.commands.terminal import ProgressBar, print_line
-from bert_trainer.dataset.shards import LAYOUTS
+from bert_trainer.dataset.shards import WRITTEN_LAYOUTS
 
 _SHARDS = 2048
 """As many as MLPerf's script makes."""
@@ -34,7 +34,11 @@ def add_command(commands: Any) -> None:
         metavar="N",
         help=f"files to make; default: {SHARDS_VARIABLE} of the environment, else 2048",
     )
-    command.add_argument("--layout", choices=LAYOUTS, help="layout of the new files; default: the old ones'")
+    command.add_argument(
+        "--layout",
+        choices=WRITTEN_LAYOUTS,
+        help="layout of the new files; default: the old ones', compact where that is read alone",
+    )
     add_rewriting_options(command)
 
 

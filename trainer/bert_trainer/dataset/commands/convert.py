@@ -11,7 +11,7 @@ from bert_trainer.dataset.build.conversion import convert as convert_shards
 from bert_trainer.dataset.commands.arguments import parse_length
 from bert_trainer.dataset.commands.stop_signals import StopSignals
 from bert_trainer.dataset.commands.terminal import ProgressBar, print_line
-from bert_trainer.dataset.shards import LAYOUTS
+from bert_trainer.dataset.shards import WRITTEN_LAYOUTS
 
 IF_STOPPED = "finished shards are kept, the same command resumes from them"
 
@@ -23,7 +23,7 @@ def add_command(commands: Any) -> None:
     command.description = "Write every shard of a file, folder or dataset in another layout, under the same names."
     command.add_argument("source", type=Path, metavar="FROM", help="a shard, a folder of shards, or a dataset")
     command.add_argument("target", type=Path, metavar="TO", help="folder to write into")
-    command.add_argument("--layout", required=True, choices=LAYOUTS, help="layout of the new files")
+    command.add_argument("--layout", required=True, choices=WRITTEN_LAYOUTS, help="layout of the new files")
     add_rewriting_options(command)
 
 

@@ -11,7 +11,7 @@ from bert_trainer.dataset.commands.arguments import parse_length
 from bert_trainer.dataset.commands.convert import describe_written
 from bert_trainer.dataset.commands.stop_signals import StopSignals
 from bert_trainer.dataset.commands.terminal import ProgressBar, print_line
-from bert_trainer.dataset.shards import LAYOUTS
+from bert_trainer.dataset.shards import WRITTEN_LAYOUTS
 
 
 def add_command(commands: Any) -> None:
@@ -27,7 +27,11 @@ def add_command(commands: Any) -> None:
     command.add_argument(
         "--samples", type=int, default=MLPERF_SAMPLES, metavar="N", help="samples to pick (%(default)s, as MLPerf)"
     )
-    command.add_argument("--layout", choices=LAYOUTS, help="layout of the new file; default: the old ones'")
+    command.add_argument(
+        "--layout",
+        choices=WRITTEN_LAYOUTS,
+        help="layout of the new file; default: the old ones', compact where that is read alone",
+    )
     command.add_argument("--length", type=parse_length, metavar="T:P", help="for files that do not state it, as 512:76")
 
 

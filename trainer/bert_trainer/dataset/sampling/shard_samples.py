@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bert_trainer.dataset.corpus.weights import repeats_in_pass
 from bert_trainer.dataset.sampling.masking import MaskingRule, mask_rows
 from bert_trainer.dataset.sampling.sentence_pairs import SentencePairs, Walks, draw_pairs
-from bert_trainer.dataset.shards import LayoutName, Split, write_shard, write_shard_blocks
+from bert_trainer.dataset.shards import Split, WrittenLayout, write_shard, write_shard_blocks
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS, SampleBuffer
 from bert_trainer.dataset.tokens.block_files import read_tokens
@@ -58,7 +58,7 @@ class ShardTask:
     vocabulary_sha256: str
     masked: bool = True
     """Whether the file holds masks; otherwise the data loader draws them."""
-    layout: LayoutName = "compact"
+    layout: WrittenLayout = "compact"
 
 
 def build_shard(task: ShardTask) -> int:

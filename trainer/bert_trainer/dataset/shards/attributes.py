@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import get_args
 
 import h5py
 import numpy as np
 
-from bert_job.dataset_names import LayoutName
+from bert_job.dataset_names import WrittenLayout
 from bert_trainer.dataset.shards.ragged import UnorderedSegmentsError
 from bert_trainer.errors import InputError
 
 
 def name_attributes(
     shape: tuple[int, int],
-    layout: LayoutName,
+    layout: WrittenLayout,
     *,
     vocabulary_sha256: str | None,
     generator_version: int | None,
@@ -35,11 +34,6 @@ def name_attributes(
     }
 
 
-def unknown_layout(layout: str) -> AssertionError:
-    """Return the error of a choice among layouts that lacks one."""
-    return AssertionError(f"layout {layout!r} is missing from a choice among {', '.join(get_args(LayoutName))}")
-
-
 def write_attributes(file: h5py.File, attributes: Mapping[str, str | int | None]) -> None:
     """Write the attributes that are not None."""
     for name, value in attributes.items():
@@ -51,7 +45,7 @@ def write_attributes(file: h5py.File, attributes: Mapping[str, str | int | None]
 
 
 @contextmanager
-def errors_naming(path: Path, layout: LayoutName, *, masked: bool) -> Iterator[None]:
+def errors_naming(path: Path, layout: WrittenLayout, *, masked: bool) -> Iterator[None]:
     """Add the name of the file to errors about samples that its layout cannot hold.
 
     Raises:

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.shards.samples import Samples
-
 INTEGER_FEATURES = (
     "input_ids",
     "input_mask",
@@ -247,53 +245,3 @@ def _refuse(wrong: NDArray[np.bool_], problem: str, values: NDArray[np.integer] 
     if wrong.any():
         row = int(wrong.argmax())
         raise RecordError(row, problem if values is None else problem.format(int(values[row])))
-
-
-def encode_examples(samples: Samples) -> list[bytes]:
-    """Return each sample as a record."""
-    num = len(samples)
-    columns: dict[str, tuple[bytes, list[int]]] = {}
-    for name in INTEGER_FEATURES:
-        content, counts = _encode_varints(getattr(samples, name).reshape(num, -1))
-        columns[name] = (content.tobytes(), [0, *np.cumsum(counts).tolist()])
-    weights = (samples.masked_lm_positions > 0).astype("<f4")
-    columns[WEIGHTS] = (weights.tobytes(), [4 * weights.shape[1] * row for row in range(num + 1)])
-    records = []
-    for row in range(num):
-        entries = []
-        for name in FEATURES:
-            column, bounds = columns[name]
-            values = column[bounds[row] : bounds[row + 1]]
-            listed = _part(_SECOND if name == WEIGHTS else _THIRD, _part(_FIRST, values))
-            entries.append(_part(_FIRST, _NAMES[name] + _part(_SECOND, listed)))
-        records.append(_part(_FIRST, b"".join(entries)))
-    return records
-
-
-def _encode_varints(values: NDArray[np.integer]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes of all numbers and the bytes of each row. values: (n, width)."""
-    flat = values.ravel().astype(np.int64)
-    assert not flat.size or int(flat.min()) >= 0, "no feature is negative"
-    num_bytes = np.ones(len(flat), np.int64)
-    for limit in range(1, _MAX_VARINT_BYTES):
-        num_bytes += flat >= 1 << (7 * limit)
-    at = np.cumsum(num_bytes) - num_bytes
-    content = np.zeros(int(num_bytes.sum()), np.uint8)
-    for byte in range(int(num_bytes.max(initial=0))):
-        rows = np.flatnonzero(num_bytes > byte)
-        more = (num_bytes[rows] > byte + 1).astype(np.uint8) << 7
-        content[at[rows] + byte] = (flat[rows] >> (7 * byte) & 0x7F).astype(np.uint8) | more
-    return content, num_bytes.reshape(values.shape).sum(axis=1)
-
-
-def _part(tag: int, content: bytes) -> bytes:
-    """Return a length-delimited field."""
-    length, prefix = len(content), bytearray([tag])
-    while length >= 0x80:
-        prefix.append(length & 0x7F | 0x80)
-        length >>= 7
-    prefix.append(length)
-    return bytes(prefix) + content
-
-
-_NAMES = {name: _part(_FIRST, name.encode()) for name in FEATURES}

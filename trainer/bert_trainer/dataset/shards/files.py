@@ -7,21 +7,20 @@ from typing import Any, get_args
 
 import h5py
 
-from bert_job.dataset_names import LayoutName
+from bert_job.dataset_names import LayoutName, WrittenLayout
 from bert_trainer.dataset.shards import compact, fixed, tfrecord, variable
-from bert_trainer.dataset.shards.attributes import errors_naming, name_attributes, unknown_layout, write_attributes
+from bert_trainer.dataset.shards.attributes import errors_naming, name_attributes, write_attributes
 from bert_trainer.dataset.shards.header import ShardHeader, opened
-from bert_trainer.dataset.shards.packing import window_rows
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.shards.tfrecord_file import is_tfrecord
 from bert_trainer.system.atomic_files import write_atomically
 
 LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
-FIXED = {kind.name: kind for kind in (fixed.NVIDIA, fixed.INTEL, fixed.MLPERF)}
+WRITTEN_LAYOUTS: tuple[WrittenLayout, ...] = get_args(WrittenLayout)
 _READERS: dict[LayoutName, Any] = {
     "compact": compact.read,
-    **dict.fromkeys(FIXED, fixed.read),
+    **dict.fromkeys(fixed.KINDS, fixed.read),
     "mlperf-variable": variable.read,
     "mlperf-packed": variable.read,
 }
@@ -34,7 +33,7 @@ def write_shard(
     *,
     vocabulary_sha256: str | None,
     generator_version: int | None,
-    layout: LayoutName = "compact",
+    layout: WrittenLayout = "compact",
     shape: tuple[int, int] | None = None,
     masked: bool = True,
     made_from: str | None = None,
@@ -67,10 +66,6 @@ def write_shard(
         masked=masked,
         made_from=made_from,
     )
-    if layout == "tfrecord":
-        with errors_naming(path, layout, masked=masked):
-            tfrecord.write(path, [samples], shape, attributes)
-        return
     # In memory first: HDF5 reports a full disk unreliably, sometimes only after the file was closed. The name means
     # nothing to a file in memory, but HDF5 refuses to open two of the same name.
     versions = compact.LIBRARY_VERSION if layout == "compact" else None
@@ -85,25 +80,14 @@ def write_shard(
     write_atomically(path, content)
 
 
-def _write(file: h5py.File, samples: Samples | RaggedSamples, layout: LayoutName, shape: tuple[int, int]) -> None:
-    if layout in FIXED:
-        padded = samples.to_padded(*shape) if isinstance(samples, RaggedSamples) else samples
-        rows = fixed.values(padded, FIXED[layout])
-        fixed.write(file, FIXED[layout], fixed.columns(FIXED[layout], len(padded), *shape), lambda: [rows])
-        return
-    ragged = RaggedSamples.from_padded(samples) if isinstance(samples, Samples) else samples
+def _write(file: h5py.File, samples: Samples | RaggedSamples, layout: WrittenLayout, shape: tuple[int, int]) -> None:
     if layout == "compact":
-        compact.write(file, ragged)
-    elif layout == "mlperf-variable":
-        block = variable.rows_of(ragged)
-        variable.write(file, len(ragged), lambda: [block], packed=False)
-    elif layout == "mlperf-packed":
-        window = window_rows(shape[0])
-        parts = (ragged.take(slice(start, start + window)) for start in range(0, len(ragged), window))
-        blocks = [variable.packed_rows_of(part, shape[0]) for part in parts]
-        variable.write(file, variable.count_rows(blocks), lambda: blocks, packed=True)
+        compact.write(file, RaggedSamples.from_padded(samples) if isinstance(samples, Samples) else samples)
     else:
-        raise unknown_layout(layout)
+        padded = samples.to_padded(*shape) if isinstance(samples, RaggedSamples) else samples
+        kind = fixed.KINDS[layout]
+        rows = fixed.values(padded, kind)
+        fixed.write(file, kind, fixed.columns(kind, len(padded), *shape), lambda: [rows])
 
 
 def read_header(path: Path) -> ShardHeader:
@@ -156,7 +140,7 @@ def read_shard(path: Path, vocabulary_size: int | None = None) -> Samples:
         return tfrecord.read_padded(path, tfrecord.header(path), slice(None), vocabulary_size)
     with opened(path) as file:
         found = _header(path, file)
-        if found.layout in FIXED:
+        if found.layout in fixed.KINDS:
             return fixed.read_padded(path, file, found, slice(None), vocabulary_size)
     ragged = read_ragged(path, vocabulary_size)
     return ragged.to_padded(*_shape(found, ragged))

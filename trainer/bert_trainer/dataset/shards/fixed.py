@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_job.dataset_names import LayoutName
+from bert_job.dataset_names import WrittenLayout
 from bert_trainer.dataset.shards.checks import check_padding, check_range
 from bert_trainer.dataset.shards.contiguous import Column, ReserveSpace
 from bert_trainer.dataset.shards.header import (
@@ -41,7 +41,7 @@ _BLOCK_ROWS = 16384
 class FixedLayout:
     """Integer type and compression of a fixed layout."""
 
-    name: LayoutName
+    name: WrittenLayout
     ids: str
     """NumPy type of token ids and positions."""
     compression: str | None
@@ -50,6 +50,7 @@ class FixedLayout:
 NVIDIA = FixedLayout("nvidia", "<i4", "gzip")
 INTEL = FixedLayout("intel", "<i4", None)
 MLPERF = FixedLayout("mlperf", "<i2", None)
+KINDS = {kind.name: kind for kind in (NVIDIA, INTEL, MLPERF)}
 
 
 def header(path: Path, file: h5py.File) -> ShardHeader:

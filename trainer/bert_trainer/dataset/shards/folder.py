@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bert_job.dataset_names import LayoutName
 from bert_trainer.dataset.shards.file_names import (
     HELD_OUT_WORDS,
     TRAINING_WORDS,
@@ -303,13 +302,9 @@ def is_shard(path: Path) -> bool:
     return is_hdf5(path) or is_tfrecord(path)
 
 
-def shard_name(name: str, layout: LayoutName) -> str:
-    """Return the name of a shard in a layout: with another suffix if files of the layout are of the other kind."""
-    path = Path(name)
-    is_hdf5 = path.suffix in SUFFIXES
-    if layout == "tfrecord":
-        return f"{path.stem}.tfrecord" if is_hdf5 else name
-    return name if is_hdf5 else f"{without_suffix(name)}{SUFFIXES[0]}"
+def written_name(name: str) -> str:
+    """Return the name of the HDF5 file that a shard is converted to: its own, but for the suffix of a TFRecord file."""
+    return name if Path(name).suffix in SUFFIXES else f"{without_suffix(name)}{SUFFIXES[0]}"
 
 
 def shards_below(root: Path) -> list[Path]:

@@ -15,10 +15,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_job.dataset_names import LayoutName
-from bert_trainer.dataset.shards import compact, contiguous, fixed, tfrecord, variable
-from bert_trainer.dataset.shards.attributes import errors_naming, name_attributes, unknown_layout, write_attributes
-from bert_trainer.dataset.shards.packing import window_rows
+from bert_job.dataset_names import WrittenLayout
+from bert_trainer.dataset.shards import compact, contiguous, fixed
+from bert_trainer.dataset.shards.attributes import errors_naming, name_attributes, write_attributes
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.totals import Totals
 from bert_trainer.system.atomic_files import replaced_atomically
@@ -26,7 +25,6 @@ from bert_trainer.system.atomic_files import replaced_atomically
 SampleBlocks = Callable[[], Iterator[RaggedSamples]]
 """Yields all samples in order, anew with each call."""
 
-_CONTIGUOUS = {kind.name: kind for kind in (fixed.INTEL, fixed.MLPERF)}
 # Allocated ahead for what HDF5 caches and writes later: chunks of a dataset, and metadata.
 _SPARE_BYTES = 1 << 24
 
@@ -39,14 +37,14 @@ def write_shard_blocks(
     vocabulary_sha256: str | None,
     generator_version: int | None,
     shape: tuple[int, int],
-    layout: LayoutName = "compact",
+    layout: WrittenLayout = "compact",
     masked: bool = True,
     made_from: str | None = None,
 ) -> None:
     """Write one file atomically from blocks of samples. Memory: one block, padded where the layout pads.
 
-    totals: of all blocks together. blocks: called once for the layouts compact, intel, mlperf and tfrecord, and
-    once for every dataset for the others. Other arguments as ``write_shard``.
+    totals: of all blocks together. blocks: called once, for the layout nvidia once for every dataset. Other
+    arguments as ``write_shard``.
 
     Raises:
         TrainerError, InputError: as ``write_shard``.
@@ -59,22 +57,24 @@ def write_shard_blocks(
         masked=masked,
         made_from=made_from,
     )
-    if layout == "tfrecord":
-        with errors_naming(path, layout, masked=masked):
-            tfrecord.write(path, blocks(), shape, attributes)
-        return
     with replaced_atomically(path) as partial, errors_naming(path, layout, masked=masked):
         if layout == "compact":
             rows = (compact.values(block) for block in blocks())
             _write_contiguous(partial, compact.columns(totals), rows, attributes, compact.LIBRARY_VERSION)
-        elif layout in _CONTIGUOUS:
-            kind = _CONTIGUOUS[layout]
-            rows = (fixed.values(block.to_padded(*shape), kind) for block in blocks())
-            _write_contiguous(partial, fixed.columns(kind, totals.rows, *shape), rows, attributes, None)
         else:
-            with _growing(partial) as (file, reserve):
-                _write_growing(file, totals, blocks, layout, shape, reserve)
-                write_attributes(file, attributes)
+            kind = fixed.KINDS[layout]
+            columns = fixed.columns(kind, totals.rows, *shape)
+
+            def padded() -> Iterator[Mapping[str, NDArray[np.integer]]]:
+                return (fixed.values(block.to_padded(*shape), kind) for block in blocks())
+
+            if kind.compression is None:
+                _write_contiguous(partial, columns, padded(), attributes, None)
+            else:
+                # Their size in the file is known only when they are written.
+                with _growing(partial) as (file, reserve):
+                    fixed.write(file, kind, columns, padded, reserve)
+                    write_attributes(file, attributes)
 
 
 def _write_contiguous(
@@ -91,36 +91,6 @@ def _write_contiguous(
         contiguous.create_datasets(file, columns, checksums=checksums)
         write_attributes(file, attributes)
     contiguous.fill(path, columns, rows, checksums=checksums, version=version)
-
-
-def _write_growing(
-    file: h5py.File,
-    totals: Totals,
-    blocks: SampleBlocks,
-    layout: LayoutName,
-    shape: tuple[int, int],
-    reserve: contiguous.ReserveSpace,
-) -> None:
-    """Write datasets whose size in the file is known only when they are written: compressed, or in heaps."""
-    if layout == "nvidia":
-        kind = fixed.NVIDIA
-        columns = fixed.columns(kind, totals.rows, *shape)
-        fixed.write(
-            file, kind, columns, lambda: (fixed.values(block.to_padded(*shape), kind) for block in blocks()), reserve
-        )
-    elif layout == "mlperf-variable":
-        variable.write(
-            file, totals.rows, lambda: (variable.rows_of(block) for block in blocks()), packed=False, reserve=reserve
-        )
-    elif layout == "mlperf-packed":
-
-        def packed() -> Iterator[variable.Block]:
-            for window in _regrouped(blocks(), window_rows(shape[0])):
-                yield variable.packed_rows_of(window, shape[0])
-
-        variable.write(file, variable.count_rows(packed()), packed, packed=True, reserve=reserve)
-    else:
-        raise unknown_layout(layout)
 
 
 @contextmanager
@@ -143,18 +113,3 @@ def _growing(path: Path, version: tuple[str, str] | None = None) -> Iterator[tup
         # Asked while the file is open: closing it writes nothing more after the flush.
         size = file.id.get_filesize()
     os.truncate(path, size)
-
-
-def _regrouped(blocks: Iterable[RaggedSamples], rows: int) -> Iterator[RaggedSamples]:
-    """Yield the same samples in blocks of ``rows``; the last one may be smaller."""
-    waiting: list[RaggedSamples] = []
-    for block in blocks:
-        waiting.append(block)
-        if sum(map(len, waiting)) < rows:
-            continue
-        together = RaggedSamples.concatenate(waiting)
-        whole = len(together) // rows * rows
-        yield from (together.take(slice(start, start + rows)) for start in range(0, whole, rows))
-        waiting = [together.take(slice(whole, None))]
-    if any(map(len, waiting)):
-        yield RaggedSamples.concatenate(waiting)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_trainer.dataset.shards import compact, fixed, tfrecord, variable
-from bert_trainer.dataset.shards.files import FIXED, read_header, read_ragged
+from bert_trainer.dataset.shards.files import read_header, read_ragged
 from bert_trainer.dataset.shards.header import ShardHeader, opened
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.samples import Samples
@@ -69,7 +69,7 @@ def read_blocks(path: Path, vocabulary_size: int | None = None) -> Iterator[Samp
     """
     found = read_header(path)
     # As they are in the file: converting to ragged rows and back would hide what ``verify`` looks for in the padding.
-    if found.layout in FIXED:
+    if found.layout in fixed.KINDS:
         for start in range(0, found.rows, BLOCK_ROWS):
             with opened(path) as file:
                 rows = slice(start, start + BLOCK_ROWS)

@@ -1,14 +1,14 @@
 """Google's layout: TFRecord files of ``create_pretraining_data.py``, as MLPerf's reference and TensorFlow recipes have.
 
-Rows are padded to one length, as in the fixed layouts of HDF5, with weights of predictions beside them. The files can
-be read by TensorFlow, and theirs here; docs/concepts/data-format.md describes them.
+Rows are padded to one length, as in the fixed layouts of HDF5, with weights of predictions beside them. Files are read,
+not written; docs/concepts/data-format.md describes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from bert_trainer.dataset.shards.examples import (
     INTEGER_FEATURES,
     RecordError,
     Widths,
-    encode_examples,
     parse_examples,
     parse_widths,
 )
@@ -26,22 +25,16 @@ from bert_trainer.dataset.shards.header import MAX_ROW_TOKENS, REBUILD, ShardHea
 from bert_trainer.dataset.shards.ragged import RaggedSamples, UnorderedSegmentsError
 from bert_trainer.dataset.shards.samples import DATASETS, Samples
 from bert_trainer.dataset.shards.tfrecord_file import (
-    note_path,
     opened_records,
     read_end,
     read_first,
-    read_note,
     read_records,
     record_offsets,
-    write_note,
-    write_records,
 )
 from bert_trainer.errors import InputError
-from bert_trainer.system.atomic_files import replaced_atomically, write_atomically
 
 _BLOCK_BYTES = 1 << 21
 """Of records that are parsed at a time: each byte takes up to 20 bytes of numbers meanwhile."""
-_ROWS_WRITTEN = 1024
 _VERIFY = "list all that is wrong with 'bert-data verify FOLDER'"
 
 
@@ -50,34 +43,17 @@ def header(path: Path) -> ShardHeader:
     with opened_records(path) as file:
         first = read_first(path, file)
         end = read_end(file)
-    note = _note(path) | {"content": end.hex()}
-    if first is None:
-        return ShardHeader(**note | {"rows": 0})
-    widths = _widths(path, first)
-    shape = {"sequence_length": widths.sequence_length, "max_predictions": widths.max_predictions}
-    return ShardHeader(**note | shape | {"rows": len(record_offsets(path, widths.min_bytes)) - 1})
-
-
-def _note(path: Path) -> dict[str, Any]:
-    """Return the fields of the header that are in the note, None for missing ones."""
-    found = read_note(path)
-
-    def value(name: str, kind: type) -> Any:
-        given = found.get(name)
-        return given if isinstance(given, kind) and not isinstance(given, bool) else None
-
-    def size(name: str) -> int | None:
-        given = value(name, int)
-        return given if given is not None and 1 <= given <= MAX_ROW_TOKENS else None
-
-    return {
-        "sequence_length": size("sequence_length"),
-        "max_predictions": size("max_predictions"),
-        "vocabulary_sha256": value("vocabulary_sha256", str),
-        "generator_version": value("generator_version", int),
-        "made_from": value("made_from", str),
-        "layout": "tfrecord",
-    }
+    widths = _widths(path, first) if first is not None else None
+    return ShardHeader(
+        rows=len(record_offsets(path, widths.min_bytes)) - 1 if widths else 0,
+        sequence_length=widths.sequence_length if widths else None,
+        max_predictions=widths.max_predictions if widths else None,
+        # The records hold nothing else that a header states.
+        vocabulary_sha256=None,
+        generator_version=None,
+        content=end.hex(),
+        layout="tfrecord",
+    )
 
 
 def _widths(path: Path, first: bytes) -> Widths:
@@ -183,24 +159,3 @@ def _check_weights(path: Path, samples: Samples, weights: NDArray[np.float32], f
             "allowed: weight 1 and a position from 1 on, or 0 and 0",
             hint="make the records again with create_pretraining_data.py",
         )
-
-
-def write(
-    path: Path, blocks: Iterable[RaggedSamples | Samples], shape: tuple[int, int], note: Mapping[str, Any]
-) -> None:
-    """Write a file atomically, and its note before it. Memory: a block, padded.
-
-    note: the header's fields that the records do not hold.
-
-    Raises:
-        TrainerError, InputError: as ``atomic_files.disk_errors``.
-    """
-    with replaced_atomically(path) as partial:
-        with partial.open("wb") as file:
-            for block in blocks:
-                for start in range(0, len(block), _ROWS_WRITTEN):
-                    part = block.take(slice(start, start + _ROWS_WRITTEN))
-                    padded = part.to_padded(*shape) if isinstance(part, RaggedSamples) else part
-                    write_records(file, encode_examples(padded))
-        # First: a shard that has no note is built again, one that has another's does not exist.
-        write_atomically(note_path(path), write_note(path, partial, note.items()))

@@ -1,23 +1,20 @@
-"""The file around records of TensorFlow: lengths and checksums, where each record begins, and a note of its origin.
+"""The file around records of TensorFlow: lengths and checksums, and where each record begins.
 
 A record is eight bytes of length, a masked CRC-32C of these, the content, and a masked CRC-32C of that
 (``tensorflow/core/lib/io/record_writer.h``). Nothing states how many there are, so the lengths are followed once from
-the first to the last; every number is checked against the size of the file first. What HDF5 files have as attributes
-is in a hidden JSON file beside ours: hidden, since ``part*`` is how TensorFlow's scripts name their input.
+the first to the last; every number is checked against the size of the file first.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +34,6 @@ _NAME = re.compile(r"\.(tfrecords?|tf_record)(?=(-\d+-of-\d+)?$)")
 _GZIP = b"\x1f\x8b"
 _READ_AHEAD_BYTES = 1 << 20
 _LENGTHS_AT_ONCE = 1 << 16
-_NOTE_BYTES = 4096
 
 
 def has_tfrecord_name(path: Path) -> bool:
@@ -179,66 +175,8 @@ def read_records(
     return content, starts, ends
 
 
-def write_records(file: BinaryIO, records: list[bytes]) -> None:
-    """Append records; raises OSError."""
-    for record in records:
-        length = len(record).to_bytes(8, "little")
-        file.writelines((length, FOOTER.pack(masked_crc32c(length)), record, FOOTER.pack(masked_crc32c(record))))
-
-
 def read_end(file: BinaryIO) -> bytes:
     """Return the last bytes of a file, which are the checksum of its last record."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - FOOTER.size))
     return file.read()
-
-
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    """What tells a file from one that took its place: written into its note."""
-
-    num_bytes: int
-    end: str
-    """Its last bytes, which are a checksum of the last record."""
-
-    @classmethod
-    def of(cls, path: Path) -> _Identity:
-        with opened_records(path) as file:
-            return cls(file.seek(0, os.SEEK_END), read_end(file).hex())
-
-
-def note_path(path: Path) -> Path:
-    """Return the place of a file's note."""
-    return path.with_name(f".{path.name}.json")
-
-
-def write_note(target: Path, content: Path, fields: Iterable[tuple[str, Any]]) -> bytes:
-    """Return a file's note. content: where the file's bytes are until it gets its name."""
-    found = _Identity.of(content)
-    document = {"file": target.name, "bytes": found.num_bytes, "end": found.end, **dict(fields)}
-    return (json.dumps(document, indent=2) + "\n").encode()
-
-
-def read_note(path: Path) -> dict[str, Any]:
-    """Return what a file's note states; nothing if it has none, or if another file has taken the place of its own.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    note = note_path(path)
-    try:
-        if not note.is_file():  # also a pipe, which would never end
-            return {}
-        with note.open("rb") as file:
-            text = file.read(_NOTE_BYTES)
-        document = json.loads(text)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{note}: cannot be read ({error})", hint="delete it: the shard can be read without it"
-        ) from error
-    found = _Identity.of(path)
-    if not isinstance(document, dict) or (document.get("bytes"), document.get("end")) != (found.num_bytes, found.end):
-        return {}
-    return document

@@ -1,13 +1,13 @@
 """MLPerf's layouts without padding: variable-length rows, and packed rows of several samples each.
 
 ``convert_fixed2variable.py`` and the packing scripts of NVIDIA's MLPerf submissions write them: datasets of
-variable-length int16 and int8 values, no mask. In a packed row positions count from the start of the row.
+variable-length int16 and int8 values, no mask. In a packed row positions count from the start of the row. These
+layouts are read, not written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_trainer.dataset.shards.checks import check_ragged
-from bert_trainer.dataset.shards.contiguous import ReserveSpace
-from bert_trainer.dataset.shards.fixed import refuse_large_ids
 from bert_trainer.dataset.shards.header import REBUILD, ShardHeader, read_attributes, require, require_shape
-from bert_trainer.dataset.shards.packing import pack
 from bert_trainer.dataset.shards.ragged import RaggedSamples, ragged_sums, smallest_ids
-from bert_trainer.dataset.shards.vlen_reader import REFERENCE_BYTES, read_counts, read_values
+from bert_trainer.dataset.shards.vlen_reader import read_counts, read_values
 from bert_trainer.errors import InputError
 
-_VLEN_TYPES = {"input_ids": "<i2", "segment_ids": "|i1", "masked_lm_positions": "<i2", "masked_lm_ids": "<i2"}
-_PACKED_VLEN_TYPES = _VLEN_TYPES | {
-    "next_sentence_labels": "|i1",
-    "packed_input_len": "<i2",
-    "packed_masked_lm_len": "<i2",
-}
+_VLEN_DATASETS = ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids")
+_PACKED_VLEN_DATASETS = (*_VLEN_DATASETS, "next_sentence_labels", "packed_input_len", "packed_masked_lm_len")
 
 COUNTED_ROWS = 1 << 16
 """Rows of a packed file whose samples are counted at a time."""
@@ -38,13 +31,12 @@ COUNTED_ROWS = 1 << 16
 def header(path: Path, file: h5py.File) -> ShardHeader:
     """Check everything but the rows; a packed file states no number of samples, so its lengths are read."""
     packed = "packed_input_len" in file
-    vlen_types = _PACKED_VLEN_TYPES if packed else _VLEN_TYPES
-    names = list(vlen_types) if packed else [*vlen_types, "next_sentence_labels"]
-    datasets = require(path, file, names)
+    vlen_names = _PACKED_VLEN_DATASETS if packed else _VLEN_DATASETS
+    datasets = require(path, file, [*vlen_names] if packed else [*vlen_names, "next_sentence_labels"])
     stored_rows = datasets["input_ids"].shape[0] if datasets["input_ids"].ndim else 0
     for name, dataset in datasets.items():
         base = h5py.check_vlen_dtype(dataset.dtype)
-        is_vlen = name in vlen_types
+        is_vlen = name in vlen_names
         dtype = base if is_vlen else dataset.dtype
         if dtype is None or np.dtype(dtype).kind not in "iu":
             wanted = "integers of variable length" if is_vlen else "integers"
@@ -84,7 +76,7 @@ def read_stored(
     rows: as the file counts them. first_row: number of the first sample, for messages.
     """
     packed = found.layout == "mlperf-packed"
-    columns = {name: read_values(file[name], rows) for name in (_PACKED_VLEN_TYPES if packed else _VLEN_TYPES)}
+    columns = {name: read_values(file[name], rows) for name in (_PACKED_VLEN_DATASETS if packed else _VLEN_DATASETS)}
     tokens, token_counts = columns["input_ids"]
     segments, segment_counts = columns["segment_ids"]
     positions, prediction_counts = columns["masked_lm_positions"]
@@ -141,142 +133,6 @@ def _unpack(
     offsets = np.cumsum(tokens) - tokens - starts_of_rows
     positions = columns["masked_lm_positions"][0].astype(np.int64) - np.repeat(offsets, predictions)
     return tokens, predictions, positions
-
-
-@dataclass(frozen=True, slots=True)
-class VlenRows:
-    """Some rows of a dataset of variable length."""
-
-    values: NDArray[np.integer]
-    """(sum of counts,): the values of all rows, end to end."""
-    counts: NDArray[np.int64]
-    """(rows,): values of each row."""
-
-
-Block = Mapping[str, VlenRows | NDArray[np.integer]]
-"""Some rows of a file, by dataset: of variable length, or one number per row."""
-
-
-def rows_of(samples: RaggedSamples) -> Block:
-    """Return samples as rows of the variable-length layout.
-
-    Raises:
-        InputError: a token id is too large for it.
-    """
-    columns = _vlen_columns(samples, samples.token_counts, samples.prediction_counts, "mlperf-variable")
-    return {**columns, "next_sentence_labels": samples.next_sentence_labels}
-
-
-def packed_rows_of(samples: RaggedSamples, sequence_length: int) -> Block:
-    """Return samples as rows of the packed layout: at most three per row, combined by best fit.
-
-    The order of the samples changes.
-
-    Raises:
-        InputError: as ``rows_of``.
-    """
-    packs = pack(samples.token_counts, sequence_length)
-    order = np.array([row for one in packs for row in one], dtype=np.int64)
-    per_row = np.array([len(one) for one in packs], dtype=np.int64)
-    ordered = samples.take(order)
-    row_of_sample = np.repeat(np.arange(len(packs)), per_row)
-    row_tokens = np.bincount(row_of_sample, ordered.token_counts, len(packs)).astype(np.int64)
-    row_predictions = np.bincount(row_of_sample, ordered.prediction_counts, len(packs)).astype(np.int64)
-    # The reverse of ``_unpack``: positions count from the start of the row that a sample is packed into.
-    offsets = ordered.token_starts - np.repeat(np.cumsum(row_tokens) - row_tokens, per_row)
-    positions = ordered.masked_lm_positions + np.repeat(offsets, ordered.prediction_counts)
-    return {
-        **_vlen_columns(ordered, row_tokens, row_predictions, "mlperf-packed", positions),
-        "next_sentence_labels": VlenRows(ordered.next_sentence_labels, per_row),
-        "packed_input_len": VlenRows(ordered.token_counts, per_row),
-        "packed_masked_lm_len": VlenRows(ordered.prediction_counts, per_row),
-    }
-
-
-def count_rows(blocks: Iterable[Block]) -> int:
-    """Return the number of rows in all blocks."""
-    return sum(len(rows.counts) for block in blocks if isinstance(rows := block["input_ids"], VlenRows))
-
-
-def _vlen_columns(
-    samples: RaggedSamples,
-    row_tokens: NDArray[np.int64],
-    row_predictions: NDArray[np.int64],
-    layout: str,
-    positions: NDArray[np.integer] | None = None,
-) -> dict[str, VlenRows]:
-    # int16: vocabularies of more than 32,768 entries do not fit.
-    for ids in (samples.tokens, samples.masked_lm_ids):
-        refuse_large_ids(ids, np.dtype("<i2"), layout)
-    places = np.arange(len(samples.tokens)) - np.repeat(samples.token_starts, samples.token_counts)
-    segments = places >= np.repeat(samples.first_segment_counts, samples.token_counts)
-    at = samples.masked_lm_positions if positions is None else positions
-    return {
-        "input_ids": VlenRows(samples.tokens, row_tokens),
-        "segment_ids": VlenRows(segments.astype(np.int8), row_tokens),
-        "masked_lm_positions": VlenRows(at, row_predictions),
-        "masked_lm_ids": VlenRows(samples.masked_lm_ids, row_predictions),
-    }
-
-
-def write(
-    file: h5py.File,
-    rows: int,
-    blocks: Callable[[], Iterable[Block]],
-    *,
-    packed: bool,
-    reserve: ReserveSpace = lambda _: None,
-) -> None:
-    """Write one dataset after the other.
-
-    Args:
-        file: to write to.
-        rows: of the file.
-        blocks: yields all rows in order, anew with each call.
-        packed: whether rows hold several samples.
-        reserve: called with the most bytes that are written next.
-    """
-    names = list(_PACKED_VLEN_TYPES) if packed else [*_VLEN_TYPES, "next_sentence_labels"]
-    for name in names:
-        base = _PACKED_VLEN_TYPES[name]
-        stored = h5py.vlen_dtype(np.dtype(base)) if packed or name in _VLEN_TYPES else np.dtype(base)
-        dataset = file.create_dataset(name, (rows,), dtype=stored)
-        # The references of all rows, which HDF5 allocates with the first write.
-        reserve(rows * REFERENCE_BYTES)
-        at = 0
-        for block in blocks():
-            part = block[name]
-            if isinstance(part, VlenRows):
-                at += _write_vlen(dataset, at, part, base, reserve)
-            else:
-                at += _write_numbers(dataset, at, part)
-        # Closed before the next one is created, so that its values come first in the file.
-        del dataset
-
-
-def _write_numbers(dataset: h5py.Dataset, at: int, values: NDArray[np.integer]) -> int:
-    if len(values):
-        dataset[at : at + len(values)] = values
-    return len(values)
-
-
-def _write_vlen(dataset: h5py.Dataset, at: int, part: VlenRows, dtype: str, reserve: ReserveSpace) -> int:
-    """Write some rows and return how many."""
-    rows = len(part.counts)
-    if not rows:
-        return 0
-    values = part.values.astype(dtype)
-    # Values go to global heaps of 4 KiB or more, with a header for each row. A heap that has no space left for the next
-    # row stays partly empty, hence twice.
-    reserve(2 * (values.nbytes + 24 * rows))
-    cells = np.empty(rows, dtype=dataset.dtype)
-    for row, content in enumerate(np.split(values, np.cumsum(part.counts)[:-1])):
-        cells[row] = content
-    # Not by assignment: if all rows have the same length, h5py takes them for a matrix and refuses it.
-    space = dataset.id.get_space()
-    space.select_hyperslab((at,), (rows,))
-    dataset.id.write(h5py.h5s.create_simple((rows,)), space, cells)
-    return rows
 
 
 def _segment_problem(segments: NDArray[np.integer], counts: NDArray[np.int64], first_row: int) -> str | None:

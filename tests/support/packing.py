@@ -1,4 +1,4 @@
-"""Packing: which samples share a row of a packed file. A pure function of their lengths."""
+"""Packing: which samples share a row of a packed MLPerf file. A pure function of their lengths."""
 
 from __future__ import annotations
 
