@@ -69,15 +69,15 @@ model-index:
       type: fill-mask
       name: Masked language modeling
     dataset:
-      type: wiki
       name: wiki, held out
+      type: wiki
     metrics:
     - type: accuracy
-      name: Masked-LM accuracy at 128 tokens
       value: 0.61
+      name: Masked-LM accuracy at 128 tokens
     - type: loss
-      name: Masked-LM loss at 128 tokens, nats
       value: 1.75
+      name: Masked-LM loss at 128 tokens, nats
 ---
 
 # demo

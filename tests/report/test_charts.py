@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
-from bert_trainer.output.charts import Series, fit_axis, render_chart, render_sparkline, thin
+from bert_trainer.output.charts import Series, fit_axis, plan_chart, sparkline, thin
+from bert_trainer.output.pages import templates
 
 
 @pytest.mark.parametrize(
@@ -37,13 +39,19 @@ def test_a_spike_survives_where_points_are_left_out() -> None:
     assert thin(points[:600]) == points[:600]
 
 
+def draw(*series: Series, **options: Any) -> str:
+    """Return the figure that a report shows."""
+    template = templates().from_string('{% from "parts.html" import figure %}{{ figure(chart) }}')
+    return template.render(chart=plan_chart("Loss", series, **options))
+
+
 def test_a_curve_without_values_has_no_picture() -> None:
-    assert render_chart("Loss", [Series("a", []), Series("b", [(1.0, math.nan)])], unit="") == ""
-    assert render_sparkline([(1.0, 2.0)]) == ""
+    assert plan_chart("Loss", [Series("a", []), Series("b", [(1.0, math.nan)])], unit="") is None
+    assert sparkline([(1.0, 2.0)]) == ""
 
 
 def test_one_point_is_a_dot_and_names_are_text() -> None:
-    picture = render_chart("Loss", [Series("<b>", [(5.0, 2.5)])], unit="nats", stages=[("<i>", 0), ("two", 5)])
+    picture = draw(Series("<b>", [(5.0, 2.5)]), unit="nats", stages=[("<i>", 0), ("two", 5)])
     assert picture.count("<circle") == 1
     assert "&lt;b&gt;: 2.5 at step 5" in picture
     assert "&lt;i&gt;" in picture
@@ -51,7 +59,7 @@ def test_one_point_is_a_dot_and_names_are_text() -> None:
 
 
 def test_the_picture_ends_where_training_did() -> None:
-    picture = render_chart("Loss", [Series("a", [(0.0, 1.0), (650.0, 2.0)])], unit="")
+    picture = draw(Series("a", [(0.0, 1.0), (650.0, 2.0)]), unit="")
     (line,) = [part for part in picture.split("<") if part.startswith("polyline")]
     assert 'points="58,216 748,22"' in line
     assert ">600</text>" in picture

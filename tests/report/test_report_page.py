@@ -16,7 +16,8 @@ import pytest
 
 from bert_trainer.__main__ import main
 from bert_trainer.errors import InputError
-from bert_trainer.output.report_page import duration, form, write_page
+from bert_trainer.output.pages import duration, form
+from bert_trainer.output.report_page import write_page
 from told_run import progress, records, write_run
 
 VOID = {"meta", "br", "img"}

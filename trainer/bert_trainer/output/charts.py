@@ -1,7 +1,7 @@
-"""Curves as inline SVG: no script, no font and no picture from elsewhere. Pure.
+"""Where the curves of a picture run, in inline SVG: no script, no font and no picture from elsewhere. Pure.
 
-Colours are classes (``page_style``), so that a dark page and paper get theirs. Every curve has its label beside the
-colour, and styles differ as well: colour never stands alone.
+Colours are classes of ``templates/style.css``, so that a dark page and paper get theirs. Every curve has its label
+beside the colour, and styles differ as well: colour never stands alone.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-from bert_trainer.output.markup import Markup, tag
 
 Point = tuple[float, float]
 
@@ -72,15 +70,47 @@ def thin(points: Sequence[Point], most: int = _MAX_POINTS) -> list[Point]:
     return kept
 
 
-def render_chart(
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One curve with its places in the picture."""
+
+    label: str
+    color: str
+    """Class of the style sheet."""
+    style: Literal["line", "dots", "dashed"]
+    dots: Sequence[tuple[float, float, str]]
+    """Place and label of each point; of ``dots`` alone."""
+    lines: Sequence[str]
+    """Points of each unbroken part, as SVG's ``polyline`` wants them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Everything of a picture but its elements, which the macro ``figure`` of ``templates/parts.html`` has."""
+
+    title: str
+    unit: str
+    y_ticks: Sequence[tuple[float, str]]
+    x_ticks: Sequence[tuple[float, str]]
+    stages: Sequence[tuple[float, str]]
+    curves: Sequence[Curve]
+    width = _WIDTH
+    height = _HEIGHT
+    left = _LEFT
+    right = _WIDTH - _RIGHT
+    top = _TOP
+    bottom = _HEIGHT - _BOTTOM
+
+
+def plan_chart(
     title: str,
     series: Sequence[Series],
     *,
     unit: str,
     stages: Sequence[tuple[str, float]] = (),
     from_zero: bool = False,
-) -> Markup:
-    """Return a figure with its legend; nothing where no curve has a point.
+) -> Chart | None:
+    """Return a picture with its legend; None where no curve has a point.
 
     Args:
         title: What is shown, for people and for screen readers.
@@ -91,31 +121,32 @@ def render_chart(
     """
     shown = [one for one in series if any(math.isfinite(y) for _, y in one.points)]
     if not shown:
-        return Markup()
+        return None
     values = [y for one in shown for _, y in one.points if math.isfinite(y)]
     last = max(x for one in shown for x, _ in one.points)
     # Cut where training ended.
     x_axis = Axis(0.0, last or 1.0, fit_axis(0.0, last, 8).step)
     y_axis = fit_axis(min([*values, *([0.0] if from_zero else [])]), max(values))
     place = _Place(x_axis, y_axis)
-    parts = [*_grid(place, unit), *_stage_lines(place, stages), *(part for one in shown for part in _curve(place, one))]
-    picture = tag(
-        "svg", tag("title", title), *parts, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", role="img", aria_label=title
+    percent = "%" if unit == "%" else ""
+    return Chart(
+        title=title,
+        unit=unit,
+        y_ticks=[(place.y(value), f"{_number(value, y_axis.step)}{percent}") for value in y_axis.ticks],
+        x_ticks=[(place.x(value), _number(value, x_axis.step)) for value in x_axis.ticks],
+        stages=[(place.x(step), name) for name, step in stages] if len(stages) > 1 else [],
+        curves=[_curve(place, one) for one in shown],
     )
-    heading = tag("figcaption", tag("b", title), "" if unit in ("", "%") else f" ({unit})")
-    legend = tag("p", *(_key(one) for one in shown), class_="legend")
-    return tag("figure", heading, picture, legend)
 
 
-def render_sparkline(points: Sequence[Point]) -> Markup:
-    """Return a curve without axes, for a line of a table; nothing for fewer than two points."""
+def sparkline(points: Sequence[Point]) -> str:
+    """Return a curve without axes for a picture of 100 x 24, as ``polyline`` wants it; empty below two points."""
     finite = [point for point in thin(points, 80) if math.isfinite(point[1])]
     if len(finite) < 2:
-        return Markup()
+        return ""
     xs, ys = [x for x, _ in finite], [y for _, y in finite]
     width, height = max(xs) - min(xs) or 1.0, max(ys) - min(ys) or 1.0
-    path = " ".join(f"{(x - min(xs)) / width * 96 + 2:.1f},{22 - (y - min(ys)) / height * 20:.1f}" for x, y in finite)
-    return tag("svg", tag("polyline", points=path, class_="line c0"), viewBox="0 0 100 24", class_="spark", role="img")
+    return " ".join(f"{(x - min(xs)) / width * 96 + 2:.1f},{22 - (y - min(ys)) / height * 20:.1f}" for x, y in finite)
 
 
 class _Place:
@@ -133,55 +164,24 @@ class _Place:
         return round(_HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM), 1)
 
 
-def _grid(place: _Place, unit: str) -> list[Markup]:
-    left, right, bottom = _LEFT, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    percent = "%" if unit == "%" else ""
-    parts = []
-    for value in place.y_axis.ticks:
-        y = place.y(value)
-        parts.append(tag("line", x1=left, x2=right, y1=y, y2=y, class_="grid"))
-        parts.append(tag("text", f"{_number(value, place.y_axis.step)}{percent}", x=left - 6, y=y + 4, class_="y"))
-    parts += [
-        tag("text", _number(value, place.x_axis.step), x=place.x(value), y=bottom + 16, class_="x")
-        for value in place.x_axis.ticks
-    ]
-    parts.append(tag("text", "optimizer step", x=(left + right) / 2, y=_HEIGHT - 3, class_="x"))
-    return parts
-
-
-def _stage_lines(place: _Place, stages: Sequence[tuple[str, float]]) -> list[Markup]:
-    if len(stages) < 2:
-        return []
-    parts = []
-    for name, step in stages:
-        x = place.x(step)
-        parts.append(tag("line", x1=x, x2=x, y1=_TOP - 12, y2=_HEIGHT - _BOTTOM, class_="stage"))
-        # Above the curves, which may be anywhere below.
-        parts.append(tag("text", name, x=x + 4, y=_TOP - 6, class_="stage"))
-    return parts
-
-
-def _curve(place: _Place, series: Series) -> list[Markup]:
-    color = f"c{series.color % _NUM_COLORS}"
-    if series.style == "dots" or len(series.points) == 1:
-        return [
-            tag("circle", tag("title", f"{series.label}: {y:.4g} at step {x:g}"), cx=place.x(x), cy=place.y(y), r=3.5,
-                class_=f"dot {color}")
-            for x, y in thin(series.points)
-            if math.isfinite(y)
-        ]  # fmt: skip
+def _curve(place: _Place, series: Series) -> Curve:
+    points = thin(series.points)
+    style = "dots" if len(series.points) == 1 else series.style
     runs: list[list[str]] = [[]]
-    for x, y in thin(series.points):
+    for x, y in points:
         if math.isfinite(y):
             runs[-1].append(f"{place.x(x):g},{place.y(y):g}")
         elif runs[-1]:
             runs.append([])
-    return [tag("polyline", points=" ".join(run), class_=f"{series.style} {color}") for run in runs if run]
-
-
-def _key(series: Series) -> Markup:
-    kind = "dots" if series.style == "dots" or len(series.points) == 1 else series.style
-    return tag("span", tag("i", class_=f"key {kind} c{series.color % _NUM_COLORS}"), series.label)
+    return Curve(
+        label=series.label,
+        color=f"c{series.color % _NUM_COLORS}",
+        style=style,
+        dots=[(place.x(x), place.y(y), f"{series.label}: {y:.4g} at step {x:g}") for x, y in points if math.isfinite(y)]
+        if style == "dots"
+        else [],
+        lines=[" ".join(run) for run in runs if run],
+    )
 
 
 def _number(value: float, step: float) -> str:

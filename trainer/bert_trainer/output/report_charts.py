@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from bert_job.run_stages import FinetuneStage, PretrainStage
 from bert_job.tasks import TASK_METRICS
-from bert_trainer.output.charts import Point, Series, render_chart
-from bert_trainer.output.markup import Markup
+from bert_trainer.output.charts import Chart, Point, Series, plan_chart
 from bert_trainer.output.metrics import Record
 from bert_trainer.output.report import list_by_step
 from bert_trainer.output.run_facts import Run
@@ -17,13 +16,13 @@ Placed = tuple[PretrainStage | FinetuneStage, float, list[Record]]
 """A stage, the steps of all before it, and its intervals."""
 
 
-def render_charts(run: Run) -> list[Markup]:
+def plan_charts(run: Run) -> list[Chart]:
     """Return a figure for everything that the run has recorded."""
     placed = _place_stages(run)
     starts = [(stage.name, before) for stage, before, _ in placed]
 
-    def chart(title: str, series: list[Series], *, unit: str = "", from_zero: bool = False) -> Markup:
-        return render_chart(title, series, unit=unit, stages=starts, from_zero=from_zero)
+    def chart(title: str, series: list[Series], *, unit: str = "", from_zero: bool = False) -> Chart | None:
+        return plan_chart(title, series, unit=unit, stages=starts, from_zero=from_zero)
 
     throughput = [
         (before, Series(stage.name, _points(found, before, "real_tokens_per_s"), number))

@@ -1,24 +1,22 @@
 """``report.html``: everything about a run on one page that needs no network and no script.
 
-A function of the files in the output folder alone, like ``report.json``. Every text in it comes from somebody else and
-goes through ``markup``, which escapes it.
+A function of the files in the output folder alone, like ``report.json``. Here is what the page says; how it looks is
+in ``templates/report.html``.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bert_job.run_stages import FinetuneStage, PretrainStage
 from bert_trainer.errors import InputError
-from bert_trainer.output.markup import Markup, facts, join, render_page, section, table, tag
 from bert_trainer.output.metrics import METRICS_FILE, Record
-from bert_trainer.output.page_style import STYLE
+from bert_trainer.output.pages import Table, duration, form, render
 from bert_trainer.output.report import list_by_step
-from bert_trainer.output.report_charts import render_charts
+from bert_trainer.output.report_charts import plan_charts
 from bert_trainer.output.run_facts import Attempt, Run, load_run
 from bert_trainer.system.atomic_files import write_atomically
 from bert_trainer.system.files import shown
@@ -49,31 +47,32 @@ def write_page(folder: Path, *, is_done: bool = False) -> Path:
 def render_report(run: Run) -> bytes:
     """Return the page."""
     config = run.config
-    title = config.job.name if config.job.namespace == "default" else f"{config.job.namespace}/{config.job.name}"
-    return render_page(
-        f"{title}: report",
-        STYLE,
-        _head(title, run),
-        section("Curves", *render_charts(run)),
-        section("Stages", _stages(run)),
-        section("Evaluation", *_evaluation(run)),
-        section("Where the time went", _times(run)),
-        section("Attempts", _attempts(run)),
-        section("Data", _data(run)),
-        section("Environment", _environment(run)),
-        section("Inputs", *_inputs(run)),
-        section("Configuration", *_configuration(run)),
-        tag("footer", tag("p", f"Last record {run.last_record}. {run.folder.absolute()}", class_="note")),
+    held_out = run.report.get("heldOut") or {}
+    return render(
+        "report.html",
+        run=run,
+        title=config.job.name if config.job.namespace == "default" else f"{config.job.namespace}/{config.job.name}",
+        state=_STATES.get(run.state, "Not finished"),
+        sentence=_sentence(run),
+        tiles=_tiles(run, held_out),
+        charts=plan_charts(run),
+        stages=_stages(run),
+        held_out=_held_out(held_out),
+        results=[found for stage in run.report["stages"] if (found := _stage_results(stage))],
+        quoted=_word,
+        times=_times(run),
+        attempts=_attempts(run),
+        lacks_attempts=_first_attempt(run) > 1,
+        data=_data(run),
+        lengths=_lengths(run),
+        environment=_environment(run),
+        configuration=json.dumps(config.model_dump(mode="json", exclude_none=True), indent=2, ensure_ascii=False),
     )
 
 
-def _head(title: str, run: Run) -> Markup:
-    state = _STATES.get(run.state, "Not finished")
-    kind = run.state or "open"
-    why = run.attempts[-1].message if run.state in ("failed", "stopped") else ""
-    held_out = run.report.get("heldOut") or {}
+def _tiles(run: Run, held_out: Mapping[str, Any]) -> list[tuple[str, str]]:
     trained = [stage for stage in run.report["stages"] if stage["steps"]]
-    tiles = [
+    return [
         ("masked-LM accuracy, held out", form(held_out.get("maskedLmAccuracy"), ".1%")),
         ("most frequent token alone", form(held_out.get("unigramBaseline"), ".1%")),
         *((f"{it['name']}: {it['result']['metric']}", form(_best(it), ".3f")) for it in trained if it.get("result")),
@@ -83,15 +82,6 @@ def _head(title: str, run: Run) -> Markup:
         ("time", duration(run.report["seconds"])),
         ("attempts", form(run.report["attempts"] or None, "d")),
     ]
-    return tag(
-        "header",
-        tag("span", state, class_=f"state {kind}"),
-        tag("h1", title),
-        tag("p", _sentence(run)),
-        tag("p", why) if why else "",
-        tag("div", *(tag("div", tag("b", value), tag("span", label), class_="tile") for label, value in tiles if value),
-            class_="tiles"),
-    )  # fmt: skip
 
 
 def _best(stage: Mapping[str, Any]) -> Any:
@@ -115,7 +105,7 @@ def _sentence(run: Run) -> str:
     return f"{size}{kinds}; {ranks}, {run.config.precision}, inputs {run.inputs.sha256[:12]}"
 
 
-def _stages(run: Run) -> Markup:
+def _stages(run: Run) -> Table:
     rows = [
         (
             str(stage["name"]),
@@ -132,46 +122,33 @@ def _stages(run: Run) -> Markup:
         for stage in run.report["stages"]
     ]
     header = ("stage", "kind", "length", "batch", "steps", "first loss", "last", "sequences/s", "real tokens/s", "time")
-    return table(header, rows, numbers=range(2, 10)) if rows else Markup()
+    return Table(header, rows, numbers=range(2, 10))
 
 
-def _evaluation(run: Run) -> list[Markup]:
-    parts = []
-    held_out = run.report.get("heldOut") or {}
-    if held_out.get("maskedLmAccuracy") is not None:
-        names = (("masked-LM accuracy", "maskedLmAccuracy"), ("next-sentence accuracy", "nextSentenceAccuracy"))
-        rows = [
-            (name, form(held_out.get(f"{key}Before"), ".1%"), form(held_out.get(key), ".1%")) for name, key in names
-        ]
-        baseline, samples = form(held_out.get("unigramBaseline"), ".1%"), form(held_out.get("samples"), ",d")
-        note = f"On {samples} held-out samples. Always naming the most frequent token gives {baseline}."
-        if pairs := form(held_out.get("nextSentenceBaseline"), ".1%"):
-            note += f" The more frequent answer alone is right for {pairs} of the sentence pairs."
-        loss = form(held_out.get("maskedLmLoss"), ".3f")
-        parts += [
-            table(("", "untrained", "trained"), [row for row in rows if row[2]], numbers=(1, 2)),
-            tag("p", note + (f" Masked-LM loss {loss} nats." if loss else ""), class_="note"),
-            *_verdict(held_out),
-        ]
-    parts += [part for stage in run.report["stages"] for part in _stage_results(stage)]
-    return [*parts, *_masks(run)]
+def _held_out(held_out: Mapping[str, Any]) -> Table | None:
+    if held_out.get("maskedLmAccuracy") is None:
+        return None
+    names = (("masked-LM accuracy", "maskedLmAccuracy"), ("next-sentence accuracy", "nextSentenceAccuracy"))
+    rows = [(name, form(held_out.get(f"{key}Before"), ".1%"), form(held_out.get(key), ".1%")) for name, key in names]
+    return Table(("", "untrained", "trained"), [row for row in rows if row[2]], numbers=(1, 2))
 
 
-def _stage_results(stage: Mapping[str, Any]) -> Iterable[Markup]:
-    result = stage.get("result")
-    if result:
-        yield tag("h3", f"{stage['name']}: {result['task']}")
-        rows = [
+def _stage_results(stage: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what is known of how well a stage does; None where nothing is."""
+    result, found = stage.get("result"), stage.get("evaluations") or []
+    if not (result or found or stage.get("verdict") or stage.get("target")):
+        return None
+    metrics = result and Table(
+        ("metric", "best run", "majority baseline"),
+        [
             (name, form(value, ".4f"), form(result["majority"].get(name), ".4f"))
             for name, value in result["metrics"].items()
-        ]
-        yield table(("metric", "best run", "majority baseline"), rows, numbers=(1, 2))
-        if result.get("runs"):
-            mean, std = form(result["mean"], ".4f"), form(result["std"], ".4f")
-            yield tag("p", f"{result['runs']} runs: mean {mean}, standard deviation {std}", class_="note")
-    found = stage.get("evaluations") or []
-    if found:
-        figures = [
+        ],
+        numbers=(1, 2),
+    )
+    evaluations = found and Table(
+        ("step", "masked-LM accuracy", "next-sentence accuracy", "more frequent answer alone", "masked-LM loss"),
+        [
             (
                 form(it["step"], ",d"),
                 form(it["maskedLmAccuracy"], ".2%"),
@@ -180,46 +157,10 @@ def _stage_results(stage: Mapping[str, Any]) -> Iterable[Markup]:
                 form(it["maskedLmLoss"], ".4f"),
             )
             for it in found[-_MAX_EVALUATIONS:]
-        ]
-        yield tag("h3", f"{stage['name']}: while it trained")
-        header = (
-            "step",
-            "masked-LM accuracy",
-            "next-sentence accuracy",
-            "more frequent answer alone",
-            "masked-LM loss",
-        )
-        several = tag("summary", f"{len(found)} evaluations")
-        yield tag("details", several, table(header, figures, numbers=range(5)))
-    yield from _verdict(stage)
-    if (stage.get("target") or {}).get("message"):
-        yield tag("p", stage["target"]["message"], class_="note")
-
-
-def _verdict(found: Mapping[str, Any]) -> Iterable[Markup]:
-    """Return what is said of a model that does no better than the most frequent token."""
-    if found.get("verdict"):
-        yield tag("p", tag("b", f"{found['verdict']}"))
-
-
-def _masks(run: Run) -> list[Markup]:
-    if not run.masks:
-        return []
-    parts = [tag("h3", "One word hidden, in sentences that it was not trained on")]
-    for mask in run.masks:
-        guesses = [
-            tag(
-                "span",
-                f"{_word(it['token'])} {it['probability']:.0%}",
-                class_="right" if it["token"] == mask["truth"] else "guess",
-            )
-            for it in mask["guesses"]
-        ]
-        commas = [part for guess in guesses for part in (guess, ", ")][:-1]
-        sentence = tag("p", f"{mask['before']} ", tag("mark", "[MASK]"), f" {mask['after']}", dir="auto")
-        parts.append(tag("blockquote", sentence, tag("p", *commas, "; the true word: ", tag("b", mask["truth"]))))
-    note = "Sentences and words were chosen by the seed, before the model was asked."
-    return [*parts, tag("p", note, class_="note")]
+        ],
+        numbers=range(5),
+    )
+    return {"stage": stage, "metrics": metrics, "evaluations": evaluations}
 
 
 def _word(token: str) -> str:
@@ -227,7 +168,7 @@ def _word(token: str) -> str:
     return token if token.isalnum() else f"\u201c{token}\u201d"
 
 
-def _times(run: Run) -> Markup:
+def _times(run: Run) -> Table:
     """Return what steps waited for: means over the intervals of a stage, weighted by their seconds."""
     rows = []
     for stage in run.config.stages:
@@ -253,7 +194,7 @@ def _times(run: Run) -> Markup:
         *("memory of a rank, GB", "checkpoints", "steps skipped"),
     )
     kept = [at for at in range(len(header)) if any(row[at] for row in rows)]
-    return table([header[at] for at in kept], [[row[at] for at in kept] for row in rows], numbers=range(1, len(kept)))
+    return Table([header[at] for at in kept], [[row[at] for at in kept] for row in rows], numbers=range(1, len(kept)))
 
 
 def _mean(records: list[Record], key: str) -> float | None:
@@ -274,7 +215,7 @@ def _milliseconds(seconds: float | None) -> str:
     return form(_scaled(seconds, 1000.0), ",.1f")
 
 
-def _attempts(run: Run) -> Markup:
+def _attempts(run: Run) -> Table:
     starts = list(dict.fromkeys(attempt.uid for attempt in run.attempts))
 
     def row(attempt: Attempt) -> tuple[str, ...]:
@@ -286,21 +227,20 @@ def _attempts(run: Run) -> Markup:
         return (number, attempt.began, attempt.reached, *times, end, attempt.message)
 
     header = ("attempt", "from", "to", "time", "processor time", "end", "")
-    if not run.attempts:
-        return Markup()
-    shown_rows = [row(attempt) for attempt in run.attempts]
-    first = max(min(it.number for it in run.attempts if it.uid == uid) for uid in starts)
-    note = ""
-    if first > 1:
-        note = "Attempts without a record prepared the data, or ended before their first one."
-    return join([table(header, shown_rows, numbers=(3, 4)), tag("p", note, class_="note") if note else Markup()])
+    return Table(header, [row(attempt) for attempt in run.attempts], numbers=(3, 4))
 
 
-def _data(run: Run) -> Markup:
+def _first_attempt(run: Run) -> int:
+    """Return the number of the first attempt with a record: the highest of those of all starts."""
+    first: dict[str, int] = {}
+    for attempt in run.attempts:
+        first[attempt.uid] = min(attempt.number, first.get(attempt.uid, attempt.number))
+    return max(first.values(), default=1)
+
+
+def _data(run: Run) -> list[tuple[str, str]]:
     dataset, counts = run.dataset, run.dataset.get("counts") or {}
-    if not dataset:
-        return tag("p", f"Shards were given ready: {run.config.dataset.folder}", class_="note")
-    pairs = [
+    return [
         ("text", str(dataset.get("source") or "")),
         ("documents read", form(counts.get("documents_read"), ",d")),
         ("near-duplicates dropped", form(counts.get("duplicates_dropped"), ",d")),
@@ -312,8 +252,9 @@ def _data(run: Run) -> Markup:
         ("unknown tokens", form(dataset.get("unknown_share"), ".3%")),
         ("prepared in", duration(dataset.get("seconds"))),
     ]
-    lengths = [it for it in dataset.get("lengths") or [] if isinstance(it, dict)]
-    header = ("sequence length", "predictions", "training samples", "held out", "files")
+
+
+def _lengths(run: Run) -> Table:
     rows = [
         (
             form(it.get("sequence_length"), "d"),
@@ -322,57 +263,19 @@ def _data(run: Run) -> Markup:
             form(it.get("samples_held_out"), ",d"),
             f"{len(it.get('training') or ()) + len(it.get('held_out') or ())}",
         )
-        for it in lengths
+        for it in run.dataset.get("lengths") or []
+        if isinstance(it, dict)
     ]
-    return join([facts(pairs), table(header, rows, numbers=range(5)) if rows else Markup()])
+    header = ("sequence length", "predictions", "training samples", "held out", "files")
+    return Table(header, rows, numbers=range(5))
 
 
 def _with_unit(value: str, unit: str) -> str:
     return f"{value} {unit}" if value else ""
 
 
-def _environment(run: Run) -> Markup:
+def _environment(run: Run) -> list[tuple[str, str]]:
     environment = dict(run.environment)
     versions = environment.pop("versions", None)
     pairs = [(str(name).replace("_", " "), str(value)) for name, value in environment.items() if value != "none"]
-    if isinstance(versions, dict):
-        pairs += [(str(name), str(value)) for name, value in versions.items()]
-    return facts(pairs) if pairs else tag("p", "No attempt has recorded it.", class_="note")
-
-
-def _inputs(run: Run) -> list[Markup]:
-    inputs = run.inputs
-    note = (
-        "Two runs with this hash were asked for the same thing: settings that decide what is learnt, vocabulary, text, "
-        "shards, release. Ranks, machines, paths and interruptions are no part of it."
-    )
-    if inputs.missing:
-        note += f" It does not cover {', '.join(inputs.missing)}."
-    rows = [(name, tag("code", value)) for name, value in inputs.parts.items()]
-    whole = tag("p", tag("code", inputs.sha256))
-    return [whole, tag("p", note, class_="note"), table(("part", "SHA-256, or version"), rows)]
-
-
-def _configuration(run: Run) -> list[Markup]:
-    document = json.dumps(run.config.model_dump(mode="json", exclude_none=True), indent=2, ensure_ascii=False)
-    summary = tag("summary", f"run-config.json, {len(document.splitlines())} lines")
-    return [tag("details", summary, tag("pre", document))]
-
-
-def form(value: Any, how: str) -> str:
-    """Return a number as text; nothing for what is none, or not finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return ""
-    return format(round(value) if how.endswith("d") else value, how)
-
-
-def duration(seconds: Any) -> str:
-    """Return a duration as people write it; nothing for what is none."""
-    if not form(seconds, ".0f"):
-        return ""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+    return pairs + ([(str(name), str(value)) for name, value in versions.items()] if isinstance(versions, dict) else [])

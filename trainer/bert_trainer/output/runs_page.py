@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from bert_trainer.errors import InputError
-from bert_trainer.output.charts import render_sparkline
-from bert_trainer.output.markup import Markup, join, render_page, table, tag
-from bert_trainer.output.page_style import STYLE
+from bert_trainer.output.charts import sparkline
+from bert_trainer.output.pages import render
 from bert_trainer.output.report import list_by_step
-from bert_trainer.output.report_page import PAGE_FILE, duration, form, write_page
+from bert_trainer.output.report_page import PAGE_FILE, write_page
 from bert_trainer.output.run_facts import Run, load_run
 from bert_trainer.output.run_folder import CONFIG_FILE
 from bert_trainer.system.atomic_files import write_atomically
@@ -48,11 +48,8 @@ def write_index(folder: Path) -> Path:
             f"{shown(folder)}: got a folder without runs; allowed: an output folder, or one whose folders are",
             hint="name a folder that bert-operator local or bert-train has written to",
         )
-    rows = [_row(path.parent) for path in found]
-    header = ("run", "", "stages", "loss", "", "held out", "real tokens/s", "time", "last record")
-    body = table(header, rows, numbers=(3, 5, 6, 7))
-    heading = tag("header", tag("h1", "Runs"), tag("p", f"{len(rows)} below {folder.absolute()}"))
-    write_atomically(target, render_page("BERT runs", STYLE, heading, body))
+    runs = [_row(path.parent) for path in found]
+    write_atomically(target, render("runs.html", runs=runs, folder=folder.absolute()))
     return target
 
 
@@ -64,31 +61,29 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def _row(folder: Path) -> tuple[str, ...]:
+def _row(folder: Path) -> dict[str, Any]:
     try:
         run = load_run(folder)
-        name: str = run.config.job.name
-        if (folder / PAGE_FILE).is_file():
-            name = tag("a", name, href=f"{quote(folder.name)}/{PAGE_FILE}")
         trained = [stage for stage in run.report["stages"] if stage["steps"]]
         last = trained[-1] if trained else {}
-        return (
-            name if folder.name == run.config.job.name else join([name, tag("small", f" in {folder.name}")]),
-            tag("span", run.state or "not finished", class_=run.state or "open"),
-            ", ".join(stage.name for stage in run.config.stages),
-            form(last.get("lossLast"), ".3f"),
-            _curve(run, str(last.get("name"))),
-            form((run.report.get("heldOut") or {}).get("maskedLmAccuracy"), ".1%"),
-            form(last.get("realTokensPerSecond"), ",.0f"),
-            duration(run.report["seconds"]),
-            run.last_record,
-        )
+        return {
+            "problem": "",
+            "folder": folder.name,
+            "name": run.config.job.name,
+            "link": f"{quote(folder.name)}/{PAGE_FILE}" if (folder / PAGE_FILE).is_file() else "",
+            "state": run.state,
+            "stages": ", ".join(stage.name for stage in run.config.stages),
+            "loss": last.get("lossLast"),
+            "curve": _curve(run, str(last.get("name"))),
+            "held_out": (run.report.get("heldOut") or {}).get("maskedLmAccuracy"),
+            "throughput": last.get("realTokensPerSecond"),
+            "seconds": run.report["seconds"],
+            "last_record": run.last_record,
+        }
     except (InputError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        return (folder.name, tag("span", "cannot be read", class_="failed"), str(error).splitlines()[0], *[""] * 6)
+        return {"problem": str(error).splitlines()[0], "folder": folder.name}
 
 
-def _curve(run: Run, stage: str) -> Markup:
+def _curve(run: Run, stage: str) -> str:
     found = list_by_step(list(run.records), stage)
-    return render_sparkline(
-        [(float(it["step"] or 0), float(loss)) for it in found if (loss := it.get("loss")) is not None]
-    )
+    return sparkline([(float(it["step"] or 0), float(loss)) for it in found if (loss := it.get("loss")) is not None])
