@@ -11,6 +11,7 @@ from bert_operator.cluster.children import Refusal
 from bert_operator.cluster.client import ApiClient
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LatestRecords
+from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.object_summaries import JobSummary, read_job
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.settings import Settings
@@ -41,7 +42,7 @@ def summary_of(uid: str) -> JobSummary:
 
 def test_neither_progress_nor_checkpoint_nor_blocker_is_inherited() -> None:
     recorded, job = TellsOfTheFirst(), sample_job()
-    reconciler = Reconciler(cast(ApiClient, None), Index(), Settings(), recorded, recorded, recorded, recorded)
+    reconciler = Reconciler(cast(ApiClient, None), Index(), Settings(), recorded, recorded, Metrics(), recorded)
     blocker = Blocker(reason=BlockerReason.REJECTED, message="no")
     reconciler._children._refusals[job.ref] = Refusal("first", blocker, pause_s=60, again_at_s=1e12)
     first, second = (reconciler._observe(job, summary_of(uid), JobStatus()) for uid in ("first", "second"))

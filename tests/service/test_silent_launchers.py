@@ -10,6 +10,7 @@ import pytest
 
 from bert_operator.cluster import log_reader
 from bert_operator.cluster.log_reader import LogReader
+from bert_operator.cluster.metrics import Metrics
 from bert_operator.names import JobRef
 
 REF = JobRef("ns", "demo")
@@ -28,11 +29,6 @@ class Log:
 
     def now_s(self) -> float:
         return 1_700_000_000.0
-
-
-class Metrics:
-    def progress_refused(self, lines: int) -> None:
-        """Count nothing."""
 
 
 JOB: Any = SimpleNamespace(uid="uid", stages=None)

@@ -14,6 +14,7 @@ from bert_operator.cluster.client import ApiError
 from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LatestRecords
+from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.work_queue import Requeue
@@ -107,7 +108,7 @@ class Wire:
 
 @dataclass
 class Told:
-    """The Events and the figures of one operator, and what logs say to it: nothing, unless a test puts it here."""
+    """The Events of one operator, and what logs say to it: nothing, unless a test puts it here."""
 
     events: list[tuple[str, JobEvent]] = field(default_factory=list)
     records: LatestRecords = LatestRecords()
@@ -122,12 +123,6 @@ class Told:
         pass
 
     async def refresh(self, node: str) -> None:
-        pass
-
-    def attempt_started(self, run: str) -> None:
-        pass
-
-    def attempt_failed(self, kind: str, reason: str) -> None:
         pass
 
 
@@ -166,7 +161,7 @@ class Operator:
             self._settings,
             recorder=self.told,
             log_records=self.told,  # type: ignore[arg-type]
-            metrics=self.told,
+            metrics=Metrics(),
             nodes=self.told,
             clock=lambda: self._cluster.now_s,
         )

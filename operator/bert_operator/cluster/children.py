@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import BlockerReason
@@ -20,6 +20,7 @@ from bert_operator.cluster.demand import read_demand
 from bert_operator.cluster.dropped_fields import call_by_own_name, dry_runs, find_dropped
 from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
 from bert_operator.cluster.index import Index
+from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.name_conflicts import (
     NameConflict,
     describe_conflicts,
@@ -61,13 +62,6 @@ _UNKNOWN_API = ("could not find the requested resource", "404 page not found")
 _TOO_LARGE = "request is too large"
 
 
-class ChildMetrics(Protocol):
-    """Metrics of creating children."""
-
-    def attempt_started(self, run: str) -> None:
-        """Count a created child."""
-
-
 @dataclass(slots=True)
 class Refusal:
     """A refused creation of a child for the job with this UID, and when to retry."""
@@ -94,7 +88,7 @@ class Children:
         freezer: Freezer,
         policies: NetworkPolicies,
         statuses: StatusWriter,
-        metrics: ChildMetrics,
+        metrics: Metrics,
         quotas: NamespaceQuotas,
         clock: Callable[[], float],
     ) -> None:

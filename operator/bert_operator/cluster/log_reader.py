@@ -19,13 +19,15 @@ import asyncio
 import itertools
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from bert_operator.api.schema.status import StageResult
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.index import Index
+from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
 from bert_operator.cluster.observation import find_main_pod, has_ended, has_succeeded
 from bert_operator.cluster.paths import path_of
@@ -61,13 +63,6 @@ servers are upgraded, and a long line goes by."""
 _MAX_CAUSE = 200
 
 _log = logging.getLogger(__name__)
-
-
-class LogMetrics(Protocol):
-    """Metrics of the log reader."""
-
-    def progress_refused(self, lines: int) -> None:
-        """Count log lines that start like records but cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,31 +172,38 @@ class _FinalRead:
     """On the loop's clock."""
 
 
+@dataclass(slots=True)
+class _JobLog:
+    """What is kept of the log of one job."""
+
+    known: _Known | None = None
+    final: _FinalRead | None = None
+    unread: _Unread | None = None
+    cut: _Cut | None = None
+    begun_at_s: float = -math.inf
+    """When it was last asked for while the job ran, on the loop's clock."""
+
+
 class LogReader:
     """Keeps the latest records of every running job."""
 
-    def __init__(self, api: ApiClient, index: Index, enqueue: Callable[[JobRef], None], metrics: LogMetrics) -> None:
+    def __init__(self, api: ApiClient, index: Index, enqueue: Callable[[JobRef], None], metrics: Metrics) -> None:
         """Start without records. enqueue: queues a job whose records are new."""
         self._api = api
         self._index = index
         self._enqueue = enqueue
         self._metrics = metrics
-        self._known: dict[JobRef, _Known] = {}
+        self._logs: defaultdict[JobRef, _JobLog] = defaultdict(_JobLog)
         self._readings = itertools.count()
-        self._final_reads: dict[JobRef, _FinalRead] = {}
-        self._unread: dict[JobRef, _Unread] = {}
-        self._cut: dict[JobRef, _Cut] = {}
         self._being_read: set[str] = set()
         """Uids of pods."""
-        self._begun_at_s: dict[JobRef, float] = {}
-        """When the log of a running job was last asked for, on the loop's clock."""
         self._served_at_s: dict[str, float] = {}
-        """The same of any job of a namespace."""
+        """When a log of a namespace was last asked for, on the loop's clock."""
 
     def latest(self, ref: JobRef) -> LatestRecords:
         """Return the latest records of a job."""
-        known = self._known.get(ref)
-        return known.records if known is not None else LatestRecords()
+        log = self._logs.get(ref)
+        return log.known.records if log is not None and log.known is not None else LatestRecords()
 
     async def read_final(self, ref: JobRef, job: JobSummary, child: ChildSummary) -> None:
         """Read the log of an ended child once: short runs end between two rounds.
@@ -215,12 +217,12 @@ class LogReader:
         pod = find_main_pod(self._index.pods(ref, child.name))
         if pod is None:
             return
-        loop = asyncio.get_running_loop()
-        final = self._final_reads.get(ref)
+        loop, log = asyncio.get_running_loop(), self._logs[ref]
+        final = log.final
         if final is None or final.child_uid != child.uid or final.reading.done() and not final.reading.result():
             until_s = loop.time() + (SUCCESS_READ_S if has_succeeded(child) else FINAL_READ_S)
             final = _FinalRead(child.uid, loop.create_task(self._read(ref, job, pod)), until_s)
-            self._final_reads[ref] = final
+            log.final = final
             await asyncio.wait({final.reading}, timeout=_INLINE_WAIT_S)
             if not final.reading.done():
                 final.reading.add_done_callback(lambda _: self._enqueue(ref))
@@ -235,14 +237,13 @@ class LogReader:
                 started_s = loop.time()
                 known = set(self._index.jobs())
                 # Here and not by events: a deletion may be missed, and memory must not grow with every job ever run.
-                for table in (self._known, self._final_reads, self._unread, self._cut, self._begun_at_s):
-                    for gone in table.keys() - known:
-                        del table[gone]
+                for gone in self._logs.keys() - known:
+                    del self._logs[gone]
                 for namespace in self._served_at_s.keys() - {ref.namespace for ref in known}:
                     del self._served_at_s[namespace]
                 for reading in self._next_round():
                     readings.create_task(self._read_once(*reading))
-                    self._begun_at_s[reading.ref] = self._served_at_s[reading.ref.namespace] = loop.time()
+                    self._logs[reading.ref].begun_at_s = self._served_at_s[reading.ref.namespace] = loop.time()
                     await asyncio.sleep(1 / READS_PER_SECOND)
                 await asyncio.sleep(max(0.0, started_s + MIN_ROUND_S - loop.time()))
 
@@ -253,8 +254,7 @@ class LogReader:
         """
 
         def last_turn(item: _Readable) -> tuple[float, float]:
-            served_at_s = self._served_at_s.get(item.ref.namespace, -math.inf)
-            return served_at_s, self._begun_at_s.get(item.ref, -math.inf)
+            return self._served_at_s.get(item.ref.namespace, -math.inf), self._logs[item.ref].begun_at_s
 
         readable = [item for item in self._readable() if item.pod.uid not in self._being_read]
         fair: RoundRobin[_Readable] = RoundRobin()
@@ -297,7 +297,8 @@ class LogReader:
             # One bad response must not end the task group, and with it the readings of all jobs.
             _log.exception("%s: cannot read the log of pod %s", ref, pod.name)
             return True
-        known = self._known.get(ref)
+        log = self._logs[ref]
+        known = log.known
         # A slow response must not overwrite a later one, nor an old attempt's log a new one's.
         if known is not None and known.is_newer(job.uid, reading, pod.attempt):
             return True
@@ -307,7 +308,7 @@ class LogReader:
         now_s, tail = asyncio.get_running_loop().time(), hash((pod.uid, text))
         is_same = known is not None and known.uid == job.uid and known.tail == tail
         changed_at_s = known.changed_at_s if known is not None and is_same else now_s
-        unread = self._unread.pop(ref, None)
+        unread, log.unread = log.unread, None
         if known is not None and is_same and unread is not None:
             # Nothing was to be seen between the two: what was frozen for that time, this log's node included, may not
             # have got to writing since.
@@ -317,9 +318,9 @@ class LogReader:
         if not is_cut and now_s - changed_at_s > _patience_s(after.promise):
             known_silence = before.of_pod(pod.uid).silence
             after = replace(after, silence=known_silence or Silence(pod.attempt, int(now_s - changed_at_s)))
-        if is_cut or ref in self._cut:
-            after = replace(after, cut=self._note_cut(ref, pod, is_cut=is_cut, has_news=after != before))
-        self._known[ref] = _Known(job.uid, reading, pod.attempt, after, tail, changed_at_s, now_s)
+        if is_cut or log.cut is not None:
+            after = replace(after, cut=self._note_cut(log, pod, is_cut=is_cut, has_news=after != before))
+        log.known = _Known(job.uid, reading, pod.attempt, after, tail, changed_at_s, now_s)
         if refused := len(after.refused - before.refused):
             self._metrics.progress_refused(refused)
             _log.info("%s: ignored %d unreadable progress records in the log of pod %s", ref, refused, pod.name)
@@ -327,13 +328,13 @@ class LogReader:
             self._enqueue(ref)
         return True
 
-    def _note_cut(self, ref: JobRef, pod: PodSummary, *, is_cut: bool, has_news: bool) -> str | None:
+    def _note_cut(self, log: _JobLog, pod: PodSummary, *, is_cut: bool, has_news: bool) -> str | None:
         """Return what is to be told of a log that is cut now or was of late; nothing while its beginning has news.
 
         Once told it stays until every reading of a minute has reached the end: a long line that comes again and again
         leaves the last lines each time, and each change is a write of the status and an Event.
         """
-        now_s, cut = asyncio.get_running_loop().time(), self._cut.get(ref)
+        now_s, cut = asyncio.get_running_loop().time(), log.cut
         if cut is not None and cut.pod_uid != pod.uid:
             cut = None
         if is_cut:
@@ -343,28 +344,26 @@ class LogReader:
             cut = replace(cut, last_s=now_s, is_told=cut.is_told or now_s - cut.since_s >= UNREADABLE_S)
         elif cut is not None and (not cut.is_told or now_s - cut.last_s >= UNREADABLE_S):
             cut = None
-        if cut is None:
-            self._cut.pop(ref, None)
-            return None
-        self._cut[ref] = cut
-        return cut.message if cut.is_told else None
+        log.cut = cut
+        return cut.message if cut is not None and cut.is_told else None
 
     def _note_unread(self, ref: JobRef, job: JobSummary, pod: PodSummary, error: ApiError) -> None:
         """Note that a log could not be read, and tell of it once it has not been for a while."""
-        now_s, unread = asyncio.get_running_loop().time(), self._unread.get(ref)
+        now_s, log = asyncio.get_running_loop().time(), self._logs[ref]
+        unread = log.unread
         if unread is None or unread.pod_uid != pod.uid:
             # The first cause, and no age: a message that changes with every reading would be a status write each time.
             message = describe_unreadable(pod, error, render_time(self._api.now_s()))
-            self._unread[ref] = _Unread(pod.uid, now_s, message)
+            log.unread = _Unread(pod.uid, now_s, message)
         elif now_s - unread.since_s >= UNREADABLE_S and error.status != 404:
-            known = self._known.get(ref)
+            known = log.known
             if known is None or known.uid != job.uid:
                 known = _Known(job.uid, next(self._readings), pod.attempt, LatestRecords(job=job.uid), 0, now_s, now_s)
             records = known.records.of_pod(pod.uid)
             if known.attempt < pod.attempt:  # of whose log nothing was read yet
                 known = replace(known, reading=next(self._readings), attempt=pod.attempt, tail=0, changed_at_s=now_s)
             if known.attempt == pod.attempt and records.unreadable != unread.message:
-                self._known[ref] = replace(known, records=replace(records, unreadable=unread.message))
+                log.known = replace(known, records=replace(records, unreadable=unread.message))
                 self._enqueue(ref)
 
 

@@ -21,12 +21,13 @@ from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import FailureReason
 from bert_operator.api.schema.status import TERMINAL_PHASES, JobStatus, needs_newer_operator
 from bert_operator.cluster.blockers import SCHEDULER_SILENCE_S, SILENCE_S
-from bert_operator.cluster.children import ChildMetrics, Children, delete_object, with_hash
+from bert_operator.cluster.children import Children, delete_object, with_hash
 from bert_operator.cluster.client import ApiClient
 from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.freezing import Freezer, Unusable
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LatestRecords, select_records
+from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.network_policies import NetworkPolicies
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
 from bert_operator.cluster.observation import (
@@ -41,7 +42,7 @@ from bert_operator.cluster.paths import job_path
 from bert_operator.cluster.quotas import RETRY_S, NamespaceQuotas
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import read_cluster_job
-from bert_operator.cluster.status_writer import CONFLICT_PAUSE_S, EventSink, StatusMetrics, StatusWriter
+from bert_operator.cluster.status_writer import CONFLICT_PAUSE_S, EventSink, StatusWriter
 from bert_operator.cluster.work_queue import Requeue
 from bert_operator.errors import InvalidJob
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN, JobRef
@@ -80,10 +81,6 @@ class NodeSource(Protocol):
         """Read a node on which an attempt has failed."""
 
 
-class ReconcileMetrics(ChildMetrics, StatusMetrics, Protocol):
-    """Metrics of reconciliations."""
-
-
 class _Rest(NamedTuple):
     """A job of which all that is known is in a plan that was carried out."""
 
@@ -114,7 +111,7 @@ class Reconciler:
         settings: Settings,
         recorder: EventSink,
         log_records: RecordSource,
-        metrics: ReconcileMetrics,
+        metrics: Metrics,
         nodes: NodeSource,
         clock: Callable[[], float] = time.time,
     ) -> None:

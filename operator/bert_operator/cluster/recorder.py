@@ -13,11 +13,12 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.fair_table import FairTable
+from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.round_robin import RoundRobin
 from bert_operator.names import API_VERSION, KIND, JobRef
@@ -51,19 +52,10 @@ class _Budget(NamedTuple):
 _log = logging.getLogger(__name__)
 
 
-class RecorderMetrics(Protocol):
-    """Metrics of the recorder."""
-
-    def event_dropped(self) -> None:
-        """Count an Event that could not be written, or exceeded the queue."""
-
-
 class EventRecorder:
     """Queues Events by namespace and writes them in the background; drops some when there are too many."""
 
-    def __init__(
-        self, api: ApiClient, metrics: RecorderMetrics, monotonic_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, api: ApiClient, metrics: Metrics, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         """Start with an empty queue. monotonic_s: seconds since any moment."""
         self._api = api
         self._metrics = metrics

@@ -9,6 +9,7 @@ from bert_operator.api.schema.status import JobStatus
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.events import JobEvent, events_between
 from bert_operator.cluster.index import Index
+from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.object_summaries import JobSummary, read_job
 from bert_operator.cluster.paths import job_path
 from bert_operator.cluster.work_queue import Requeue
@@ -26,17 +27,10 @@ class EventSink(Protocol):
         """Queue an Event about the job with this uid."""
 
 
-class StatusMetrics(Protocol):
-    """Metrics of status writes."""
-
-    def attempt_failed(self, kind: str, reason: str) -> None:
-        """Count a failed attempt."""
-
-
 class StatusWriter:
     """Reads and writes jobs at the API server, and updates the index with every response."""
 
-    def __init__(self, api: ApiClient, index: Index, recorder: EventSink, metrics: StatusMetrics) -> None:
+    def __init__(self, api: ApiClient, index: Index, recorder: EventSink, metrics: Metrics) -> None:
         """Share the index with the watches."""
         self._api = api
         self._index = index

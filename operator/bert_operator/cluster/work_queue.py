@@ -15,8 +15,8 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
+from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.round_robin import RoundRobin
 from bert_operator.names import JobRef
 
@@ -44,20 +44,10 @@ class Requeue(Exception):
         self.after_s = after_s
 
 
-class QueueMetrics(Protocol):
-    """Metrics of the work queue."""
-
-    def waited(self, seconds: float) -> None:
-        """Record how long a job waited."""
-
-    def reconciled(self, seconds: float, *, failed: bool) -> None:
-        """Record a reconciliation."""
-
-
 class WorkQueue:
     """A queue of job names that calls ``reconcile`` for each."""
 
-    def __init__(self, reconcile: Reconcile, metrics: QueueMetrics) -> None:
+    def __init__(self, reconcile: Reconcile, metrics: Metrics) -> None:
         """Start empty. reconcile: handles one job; any exception but ``Requeue`` is a failure, and is retried."""
         self._reconcile = reconcile
         self._metrics = metrics
