@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bert_operator.foreign_text import sanitize
+from bert_job.foreign_text import sanitize
 from bert_operator.plugin.following import Stream
 from bert_operator.plugin.kubectl import Kubectl
 from kubectl_stand_in import KubectlStandIn, items, refuses, says

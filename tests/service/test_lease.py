@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -14,7 +13,6 @@ from api_stand_in import ApiStandIn
 from bert_operator.cluster.client import ApiClient
 from bert_operator.cluster.lease import Lease, LeaseLost, Times, find_own_namespace, make_identity
 from bert_operator.cluster.paths import path_of
-from bert_operator.cluster.permit import Permit
 from bert_operator.errors import OperatorError
 from patience import PATIENCE_S
 
@@ -26,8 +24,7 @@ class Replica:
     """One that wants the Lease."""
 
     def __init__(self, api: ApiClient, name: str) -> None:
-        self.permit = Permit(-math.inf)
-        self.lease = Lease(api, self.permit, "system", "bert-operator", name, FAST)
+        self.lease = Lease(api, "system", "bert-operator", name, FAST)
         self.task: asyncio.Task[None] | None = None
 
     async def _lead(self) -> None:
@@ -48,7 +45,7 @@ class Replica:
     async def lead(self) -> None:
         if self.task is None:
             self.start()
-        await until(self.permit.holds)
+        await until(lambda: self.lease.is_leading)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -88,9 +85,9 @@ def test_one_of_two_leads_and_the_other_follows_at_once_where_it_leaves_politely
             await first.lead()
             second.start()
             await second.lease.seen.wait()
-            assert (holder(server), second.permit.holds()) == ("a", False)
+            assert (holder(server), second.lease.is_leading) == ("a", False)
             await first.leave()
-            assert not first.permit.holds()
+            assert not first.lease.is_leading
             await second.lead()
             assert (holder(server), server.objects[PATH]["spec"]["leaseTransitions"]) == ("b", 2)
 
@@ -109,13 +106,13 @@ def test_who_holds_it_keeps_it_for_longer_than_its_duration() -> None:
                 return len(renewals) > 10
 
             await until(has_renewed)
-            assert first.permit.holds()
-            assert not second.permit.holds()
+            assert first.lease.is_leading
+            assert not second.lease.is_leading
 
     play(story)
 
 
-def test_one_that_says_nothing_any_more_is_followed_and_its_permit_has_ended_by_then() -> None:
+def test_one_that_says_nothing_any_more_is_followed_and_does_not_lead_any_more_by_then() -> None:
     async def story(server: ApiStandIn) -> None:
         async with replicas(server, "a", "b") as (first, second):
             await first.lead()
@@ -128,7 +125,7 @@ def test_one_that_says_nothing_any_more_is_followed_and_its_permit_has_ended_by_
             assert holder(server) == "a"
             server.refuses.clear()
             await second.lead()
-            assert not first.permit.holds()
+            assert not first.lease.is_leading
 
     play(story)
 
@@ -141,7 +138,7 @@ def test_a_lease_that_somebody_takes_by_an_edit_is_lost_at_once_and_not_fought_f
             assert first.task is not None
             with pytest.raises(LeaseLost, match="held by somebody"):
                 await first.task
-            assert (holder(server), first.permit.holds()) == ("somebody", False)
+            assert (holder(server), first.lease.is_leading) == ("somebody", False)
 
     play(story)
 
@@ -157,7 +154,7 @@ def test_a_label_or_a_deletion_by_somebody_costs_the_holder_nothing() -> None:
             assert server.objects[PATH]["metadata"]["labels"] == {"looked-at": "yes"}
             server.cluster.remove(server.objects[PATH])
             await until(lambda: PATH in server.objects)
-            assert (holder(server), first.permit.holds(), second.permit.holds()) == ("a", True, False)
+            assert (holder(server), first.lease.is_leading, second.lease.is_leading) == ("a", True, False)
 
     play(story)
 
@@ -168,11 +165,11 @@ def test_of_two_that_see_it_free_at_the_same_time_one_gets_it() -> None:
         async with replicas(server, *names) as found:
             for replica in found:
                 replica.start()
-            await until(lambda: any(replica.permit.holds() for replica in found))
-            (leader,) = (replica for replica in found if replica.permit.holds())
+            await until(lambda: any(replica.lease.is_leading for replica in found))
+            (leader,) = (replica for replica in found if replica.lease.is_leading)
             await leader.leave()
             rest = [replica for replica in found if replica is not leader]
-            await until(lambda: sum(replica.permit.holds() for replica in rest) == 1)
+            await until(lambda: sum(replica.lease.is_leading for replica in rest) == 1)
 
     play(story)
 
@@ -182,15 +179,15 @@ def test_those_that_were_too_late_give_nothing_back_that_another_one_holds() -> 
         async with replicas(server, *(f"replica-{number}" for number in range(6))) as found:
             for replica in found:
                 replica.start()
-            await until(lambda: any(replica.permit.holds() for replica in found))
-            (leader,) = (replica for replica in found if replica.permit.holds())
+            await until(lambda: any(replica.lease.is_leading for replica in found))
+            (leader,) = (replica for replica in found if replica.lease.is_leading)
             others = [replica for replica in found if replica is not leader]
             await until(lambda: all(replica.lease._holder for replica in others))
             held_by = holder(server)
             for replica in others:
                 await replica.leave()
                 assert holder(server) == held_by
-            assert leader.permit.holds()
+            assert leader.lease.is_leading
 
     play(story)
 
@@ -202,7 +199,7 @@ def test_one_that_may_not_look_does_not_lead_and_says_so() -> None:
             first.start()
             await until(lambda: first.lease.lag_s > 0)
             assert not first.lease.seen.is_set()
-            assert not first.permit.holds()
+            assert not first.lease.is_leading
 
     play(story)
 
@@ -221,22 +218,25 @@ def test_a_renewal_counts_from_when_it_was_sent(monkeypatch: pytest.MonkeyPatch)
     clock_s = [100.0]
     monkeypatch.setattr("bert_operator.cluster.lease.now_s", lambda: clock_s[0])
 
-    class Extended(Exception):
-        pass
-
-    class Observed(Permit):
-        def extend(self, until_s: float) -> None:
-            raise Extended(until_s)
-
     class SlowlyWritten(Lease):
         async def _write_own(self, holder: str) -> bool:
             clock_s[0] += 0.5
-            return True
+            return len(writes) == 0 and writes.append(holder) is None
+
+    writes: list[str] = []
 
     async def run() -> None:
         async with ApiClient(Configuration(host="http://127.0.0.1:9")) as api:
-            await SlowlyWritten(api, Observed(), "system", "bert-operator", "a", FAST).keep()
+            lease = SlowlyWritten(api, "system", "bert-operator", "a", FAST)
+            lease._until_s = clock_s[0] + FAST.renew_deadline_s
+            keeping = asyncio.create_task(lease.keep())
+            await until(lambda: bool(writes))
+            await asyncio.sleep(0)
+            clock_s[0] = 100.0 + FAST.renew_deadline_s - 0.01
+            assert lease.is_leading
+            clock_s[0] = 100.0 + FAST.renew_deadline_s
+            assert not lease.is_leading
+            with pytest.raises(LeaseLost):
+                await keeping
 
-    with pytest.raises(Extended) as extended:
-        asyncio.run(run())
-    assert extended.value.args == (100.0 + FAST.renew_deadline_s,)
+    asyncio.run(run())

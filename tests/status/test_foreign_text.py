@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import unicodedata
 
-from bert_operator.foreign_text import visible
+from bert_job.foreign_text import visible
 
 MARKS_AROUND_NUMBERS = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
 """Formats by their category, and drawn nevertheless (Unicode: Prepended_Concatenation_Mark)."""

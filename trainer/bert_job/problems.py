@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from bert_job.foreign_text import printable
+
 PathPart = str | int
 Path = tuple[PathPart, ...]
 ABSENT = "nothing"
@@ -41,11 +43,6 @@ def render_path(path: Path) -> str:
             shown = printable(part)
             text += f".{shown}" if text else shown
     return text or "(the document)"
-
-
-def printable(text: str) -> str:
-    """Return text from elsewhere as a terminal and a log may have it: other signs are escaped as Python does."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def render_value(value: object) -> str:

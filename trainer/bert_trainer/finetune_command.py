@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from bert_job.as_written import as_written
 from bert_job.finetuning import FinetuneSpec
+from bert_job.foreign_text import printable
 from bert_job.problems import Problem
 from bert_job.resolve import resolve_run
 from bert_job.rules.all_rules import find_problems
@@ -30,7 +31,6 @@ from bert_trainer.checkpoints.description import Described, describe_model, find
 from bert_trainer.checkpoints.foreign_formats import find_formats
 from bert_trainer.config.options import Options
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 from bert_trainer.system.launched_rank import LaunchedRank, read_launched
 from bert_trainer.tasks.reading import read_examples
 
@@ -255,14 +255,14 @@ def _bad_paths(arguments: argparse.Namespace, spec: TrainingSpec) -> Iterator[st
             str(path).encode()
             exists = Path(path).exists()
         except UnicodeEncodeError:
-            yield f"{option}: got {shown(path)}; allowed: a path in UTF-8"
+            yield f"{option}: got {printable(path)}; allowed: a path in UTF-8"
             continue
         except OSError as error:
             got = str(path) if len(str(path)) <= _SHOWN_CHARACTERS else f"{str(path)[:_SHOWN_CHARACTERS]}..."
-            yield f"{option}: got {shown(got)} ({error.strerror}); allowed: a path that can be read"
+            yield f"{option}: got {printable(got)} ({error.strerror}); allowed: a path that can be read"
             continue
         if not exists and option in data:
-            yield f"{option}: got {shown(path)}, which does not exist; allowed: a path that does"
+            yield f"{option}: got {printable(path)}, which does not exist; allowed: a path that does"
         elif len(str(path)) > MAX_PATH_CHARACTERS:
             yield f"{option}: got {len(str(path))} characters; allowed: a path of at most {MAX_PATH_CHARACTERS}"
 
@@ -294,7 +294,7 @@ def _find_model(arguments: argparse.Namespace, *, has_weights: bool) -> tuple[st
     kind = arguments.format or next(iter(find_formats(model)), None)
     if kind is None:
         raise InputError(
-            f"--model: got {shown(model)}, where no weights were recognized; allowed: a folder of Hugging Face, a "
+            f"--model: got {printable(model)}, where no weights were recognized; allowed: a folder of Hugging Face, a "
             "checkpoint of TensorFlow 1 or of NVIDIA, an output folder of this trainer",
             hint="check the path, or name the --format",
         )

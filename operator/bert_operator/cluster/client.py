@@ -2,8 +2,6 @@
 
 Credentials and certificates are read by the official client (``kubernetes.aio``), whose models are not used: building
 them takes ten times as long as the request. It does not retry: the work queue does, with a fresh plan.
-
-Everything that this process writes goes through ``_request``, which asks the permit for each write (``permit``).
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import nullcontext
 from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,12 +17,10 @@ from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-from aiohttp.abc import AbstractStreamWriter
 from kubernetes.aio import config
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
-from bert_operator.cluster.permit import NotLeader, Permit
 from bert_operator.cluster.server_clock import ServerClock
 from bert_operator.json_text import read_json, write_json
 
@@ -89,29 +84,12 @@ class _Request(NamedTuple):
     content: str = _JSON
     accept: str = _JSON
 
-    @property
-    def is_write(self) -> bool:
-        """Whether it changes anything."""
-        return self.method != "GET" and "dryRun" not in self.query
-
-
-class _LastLook(aiohttp.BytesPayload):
-    """A body that is sent only if its request still may be made: asked in the same step in which the kernel gets it."""
-
-    def __init__(self, data: bytes, permit: Permit) -> None:
-        super().__init__(data)
-        self._permit = permit
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        self._permit.check()
-        await super().write_with_length(writer, content_length)
-
 
 class ApiClient:
     """A connection pool to one API server; an asynchronous context manager."""
 
-    def __init__(self, configuration: Configuration, permit: Permit | None = None) -> None:
-        """Take a configuration as ``load_configuration`` returns it. permit: to write; None: always."""
+    def __init__(self, configuration: Configuration) -> None:
+        """Take a configuration as ``load_configuration`` returns it."""
         # The official client reads certificates. Requests go past it: it would look for retries, patches of other kinds
         # and the parts of an address each time.
         tls = RESTClientObject(configuration).ssl_context
@@ -133,7 +111,6 @@ class ApiClient:
         self._configuration = configuration
         self._request_slots = asyncio.Semaphore(MAX_REQUESTS)
         self._clock = ServerClock()
-        self._permit = permit or Permit()
 
     async def __aenter__(self) -> ApiClient:
         """Enter; the pool opens connections as they are needed."""
@@ -247,11 +224,7 @@ class ApiClient:
             # Inside the slot: waiting in line is no part of the timeout, and would widen the bounds of the server's
             # clock.
             sent_s = time.monotonic()
-            try:
-                async with self._permit.writing() if request.is_write else nullcontext():
-                    answer, data = await self._exchange(request, REQUEST_TIMEOUT_S)
-            except NotLeader as refused:
-                raise ApiError(0, "NotLeading", str(refused)) from refused
+            answer, data = await self._exchange(request, REQUEST_TIMEOUT_S)
         if answer.status >= 400:
             raise _error_of(answer, data)
         if not (document := _parse(data)):
@@ -279,12 +252,11 @@ class ApiClient:
             headers["Authorization"] = token
         url = self._host + request.path + (f"?{urlencode(request.query)}" if request.query else "")
         body = None if request.body is None else write_json(request.body)
-        data = body if body is None or not request.is_write else _LastLook(body, self._permit)
         return await self._session.request(
             request.method,
             url,
             headers=headers,
-            data=data,
+            data=body,
             timeout=timeout,
             proxy_headers=self._proxy_headers,
             server_hostname=self._tls_name,

@@ -1,10 +1,11 @@
 """Which of several operators works: the one that holds a Lease (coordination.k8s.io/v1), renewed every two seconds.
 
-As client-go's leader election, in as much as is needed here (the Python client's own does not work with its aio half).
+As client-go's leader election, in as much as is needed here; docs/adr/0012 says what the Python client's own lacks.
 No two machines' clocks are compared: whoever waits counts the seconds since it saw the Lease change last, on its own
 clock, and the times in the object are for people. Whoever holds it counts from before its last renewal was sent, and
-for fewer seconds, so that its permit to write (``permit``) ends before anybody else's may begin. docs/adr/0012 has the
-numbers. Nothing but duplicate work is avoided by this: what two operators write at once is refused by its version.
+for fewer seconds, so that it ends before anybody else may begin. As in controller-runtime, whoever loses the Lease
+exits: what a process remembers of its own writes is worth nothing once another one writes. Nothing but duplicate work
+is avoided by all this: what two operators write at once is refused by uid and version.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 import os
 import random
 import socket
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -23,7 +25,6 @@ from typing import Any, NamedTuple
 
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.paths import path_of
-from bert_operator.cluster.permit import Permit, now_s
 from bert_operator.errors import OperatorError
 
 Document = dict[str, Any]
@@ -38,18 +39,23 @@ class Times(NamedTuple):
     duration_s: int = 10
     """So long a Lease that is not renewed stays its holder's, for all others."""
     renew_deadline_s: float = 7.0
-    """So long its holder may write without a renewal, from the moment at which the last one was sent. What is left of
+    """So long its holder goes on without a renewal, from the moment at which the last one was sent. What is left of
     the duration is for writes that are on their way, and for clocks that do not go equally fast."""
     renew_every_s: float = 2.0
     retry_s: float = 0.5
     """Before the next try of a renewal that failed."""
     request_s: float = 2.5
-    """Of one request. Two fit between a renewal that is due and the end of the permit."""
+    """Of one request. Two fit between a renewal that is due and the deadline."""
     poll_every_s: float = 1.0
     """How often those who wait read it. Who leaves gives it back, and is followed within this time."""
 
 
 TIMES = Times()
+
+
+def now_s() -> float:
+    """Return a monotonic time in seconds that includes system suspend."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaseLost(OperatorError):
@@ -124,25 +130,24 @@ def render_spec(record: Record, holder: str, duration_s: int, now: datetime) -> 
 class Lease:
     """Leader election of one replica."""
 
-    def __init__(
-        self, api: ApiClient, permit: Permit, namespace: str, name: str, identity: str, times: Times = TIMES
-    ) -> None:
+    def __init__(self, api: ApiClient, namespace: str, name: str, identity: str, times: Times = TIMES) -> None:
         """Hold nothing yet.
 
         Args:
-            api: A client of its own: a renewal must not wait behind other requests, nor need the permit.
-            permit: What is extended while the Lease is held.
+            api: A client of its own: a renewal must not wait behind other requests.
             namespace: Where the Lease is.
             name: Of the Lease.
             identity: Of this process, and of no other that ever was.
             times: Those of all who take part should be the same.
         """
         self._api = api
-        self._permit = permit
         self._collection, self._path = path_of("Lease", namespace), path_of("Lease", namespace, name)
         self._name, self._identity, self._times = name, identity, times
         self._sight: LeaseView | None = None
         self._is_held = False
+        """Whether it has to be given back: from before a claim is sent."""
+        self._until_s = -math.inf
+        """Deadline of the next renewal."""
         self._trouble = ""
         """What was logged last, so that it is not said every second."""
         self.seen = asyncio.Event()
@@ -153,6 +158,11 @@ class Lease:
     def lag_s(self) -> float:
         """Seconds for which the API server answered but the Lease could not be read, beyond the normal interval."""
         return max(0.0, now_s() - self._looked_at_s - self._times.renew_deadline_s)
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether nobody else may hold the Lease now."""
+        return now_s() < self._until_s
 
     async def acquire(self) -> None:
         """Wait until this replica is the leader."""
@@ -179,20 +189,23 @@ class Lease:
             self._check()
             sent_s, pause_s = now_s(), times.renew_every_s
             try:
-                if not await self._write_own(self._identity):
+                # No longer than the deadline: others count from there.
+                async with asyncio.timeout(self._until_s - sent_s):
+                    is_own = await self._write_own(self._identity)
+                if not is_own:
                     self._lose(f"it is held by {self._holder or 'nobody'}")
-            except ApiError as error:
-                _log.warning("The Lease %s could not be renewed (%s)", self._name, error)
+            except (ApiError, TimeoutError) as error:
+                _log.warning("The Lease %s could not be renewed (%s)", self._name, error or "no answer in time")
                 self._check()
                 pause_s = times.retry_s
             else:
                 # An answer that comes after the end extends nothing: somebody else may have begun.
                 self._check()
-                self._permit.extend(sent_s + times.renew_deadline_s)
+                self._until_s = sent_s + times.renew_deadline_s
 
     async def release(self) -> None:
-        """Stop writing and release the Lease, so that another replica can take over at once."""
-        self._permit.end()
+        """Release the Lease, so that another replica can take over at once; to be called once nothing writes."""
+        self._until_s = -math.inf
         if not self._is_held:
             return
         self._is_held = False
@@ -219,7 +232,7 @@ class Lease:
                 self._trouble = str(error)
                 _log.warning("The Lease %s: %s; trying on", self._name, error)
             return False
-        self._permit.extend(sent_s + self._times.renew_deadline_s)
+        self._until_s = sent_s + self._times.renew_deadline_s
         return True
 
     async def _write_own(self, holder: str) -> bool:
@@ -242,13 +255,13 @@ class Lease:
         return self._sight.record.holder if self._sight is not None else ""
 
     def _check(self) -> None:
-        """Raise LeaseLost where the permit has ended."""
-        if not self._permit.holds():
+        """Raise LeaseLost after the deadline."""
+        if not self.is_leading:
             self._lose(f"it was not renewed for {self._times.renew_deadline_s:g} s")
 
     def _lose(self, why: str) -> None:
         self._is_held = False
-        self._permit.end()
+        self._until_s = -math.inf
         raise LeaseLost(why)
 
     async def _look(self) -> LeaseView:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
@@ -30,7 +29,6 @@ from bert_operator.cluster.lease import Lease, find_own_namespace, make_identity
 from bert_operator.cluster.log_reader import LogReader
 from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.node_reader import NodeReader
-from bert_operator.cluster.permit import Permit
 from bert_operator.cluster.priority_booster import PriorityBooster
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.recorder import EventRecorder
@@ -82,7 +80,6 @@ class _Service:
         self._leading = asyncio.Event()
         if settings.lease is None:
             self._leading.set()
-        self._permit = Permit(math.inf if settings.lease is None else -math.inf)
         self._lease: Lease | None = None
         self._stop = asyncio.Event()
 
@@ -95,7 +92,7 @@ class _Service:
                 f"No cluster is configured ({error})", hint="run the operator in a pod, or set KUBECONFIG"
             ) from error
         async with AsyncExitStack() as clients:
-            api = await clients.enter_async_context(ApiClient(configuration, self._permit))
+            api = await clients.enter_async_context(ApiClient(configuration))
             self._lease = await self._make_lease(configuration, clients)
             self._recorder = EventRecorder(api, self._metrics)
             self._log_reader = LogReader(api, self._index, self._enqueue, self._metrics)
@@ -134,7 +131,7 @@ class _Service:
             return None
         namespace = find_own_namespace()
         api = await clients.enter_async_context(ApiClient(configuration))
-        return Lease(api, self._permit, namespace, self._settings.lease, make_identity())
+        return Lease(api, namespace, self._settings.lease, make_identity())
 
     def _enqueue(self, ref: JobRef) -> None:
         # On a standby nobody would take it out again. All jobs are queued when it begins to lead.
@@ -177,6 +174,9 @@ class _Service:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            # Last: nothing writes any more when the next one begins.
+            if self._lease is not None:
+                await self._lease.release()
 
     async def _run_in_order(self, api: ApiClient) -> None:
         """Watch jobs once the initial lists of children are complete; get ready once all jobs are known too."""
@@ -190,17 +190,14 @@ class _Service:
             await self._watch_jobs(api, kopf_is_up)
 
     async def _lead(self, lease: Lease) -> None:
-        """Wait for the Lease, lead while it is held, and give it back when the process ends. Raises LeaseLost."""
+        """Wait for the Lease, and lead while it is held. Raises LeaseLost."""
         # Whoever leads shall be able to work: one that is still starting would only keep others from it.
         await self._synced.wait()
-        try:
-            await lease.acquire()
-            self._leading.set()
-            for ref in self._index.all_refs():
-                self._queue.add(ref)
-            await lease.keep()
-        finally:
-            await lease.release()
+        await lease.acquire()
+        self._leading.set()
+        for ref in self._index.all_refs():
+            self._queue.add(ref)
+        await lease.keep()
 
     async def _work(self) -> None:
         """Do everything that writes, and what only that needs, once it is this process's turn.
@@ -296,7 +293,7 @@ class _Service:
             "bert_operator_known_objects": self._index.count,
             # Of the leader alone: with those of the standbys every job would be counted twice.
             "bert_operator_jobs": lambda: self._index.count_phases() if self._leading.is_set() else {},
-            "bert_operator_leader": lambda: {"": float(self._permit.holds())},
+            "bert_operator_leader": lambda: {"": float(self._lease is None or self._lease.is_leading)},
         }
         for name, read in views.items():
             self._metrics.add_view(name, read)

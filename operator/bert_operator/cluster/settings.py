@@ -18,6 +18,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
+from bert_job.foreign_text import printable
 from bert_operator.api.parsing.profiles import find_profile_problems, without_nulls
 from bert_operator.cluster.egress import read_egress
 from bert_operator.cluster.limits import Limits, Namespace
@@ -203,16 +204,6 @@ def _unwrap(document: Any, path: Path) -> Any:
 _FIX = "fix the ConfigMap of the operator's settings; its fields are those of docs/guides/install.md"
 
 
-def _place(location: tuple[int | str, ...]) -> str:
-    """Return the path of a field; a key may be any text, and goes into a log."""
-    return ".".join(part if part.isprintable() else ascii(part) for part in map(str, location))
-
-
-def _shown(text: str) -> str:
-    """Return a refusal as a terminal and a log may have it: whatever the file holds, its signs are printable."""
-    return "".join(sign if sign.isprintable() or sign == "\n" else ascii(sign)[1:-1] for sign in text)
-
-
 def load_settings(path: Path | None) -> Settings:
     """Read the settings, or the ConfigMap that the operator's Deployment mounts them from; all defaults without a file.
 
@@ -238,11 +229,12 @@ def load_settings(path: Path | None) -> Settings:
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the settings ({error.strerror})") from error
     except YAMLError as error:
-        raise SettingsError(_shown(f"{path}: not YAML ({error})"), hint=_FIX) from error
+        raise SettingsError(f"{path}: not YAML ({printable(error)})", hint=_FIX) from error
     except ValidationError as error:
-        problems = [f"{_place(item['loc'])}: got {item['input']!r:.200}; {item['msg']}" for item in error.errors()]
+        problems = [
+            f"{'.'.join(map(str, item['loc']))}: got {item['input']!r:.200}; {item['msg']}" for item in error.errors()
+        ]
     if problems:
-        raise SettingsError(
-            _shown(f"{path}: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems)), hint=_FIX
-        )
+        found = "\n".join(f"  {printable(problem)}" for problem in problems)
+        raise SettingsError(f"{path}: {len(problems)} problem(s)\n{found}", hint=_FIX)
     return settings

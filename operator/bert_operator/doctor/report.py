@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bert_job.foreign_text import one_line
 from bert_operator.doctor.catalog import Outcome
 from bert_operator.doctor.finding import Level
 
@@ -46,10 +47,10 @@ class Report:
                 for finding in outcome.findings:
                     if finding.level is level:
                         mark = _paint(f"{level:<7}", _COLOURS[level]) if colour else f"{level:<7}"
-                        shown += [f"{mark} {outcome.check}: {sanitize(finding.problem)}"]
-                        shown += [f"        why:  {sanitize(finding.why)}", f"        next: {sanitize(finding.remedy)}"]
+                        shown += [f"{mark} {outcome.check}: {shorten(finding.problem)}"]
+                        shown += [f"        why:  {shorten(finding.why)}", f"        next: {shorten(finding.remedy)}"]
         for outcome in self.unseen:
-            shown.append(f"{_NOT_LOOKED_AT}: {outcome.check}: needs {sanitize('; '.join(outcome.missing))}")
+            shown.append(f"{_NOT_LOOKED_AT}: {outcome.check}: needs {shorten('; '.join(outcome.missing))}")
         fine = [outcome.check for outcome in self.outcomes if not outcome.findings and not outcome.missing]
         if fine:
             shown.append(f"nothing found: {', '.join(fine)}")
@@ -77,9 +78,9 @@ class Report:
         return {"checks": len(self.outcomes), "findings": found, "notLookedAt": unseen}
 
 
-def sanitize(text: str) -> str:
+def shorten(text: str) -> str:
     """Return text on one line in which nothing controls a terminal: images, names and messages are tenants' words."""
-    shown = "".join(sign if sign.isprintable() else " " for sign in text[: _MAX_CHARACTERS + 1])
+    shown = one_line(text[: _MAX_CHARACTERS + 1])
     return shown if len(shown) <= _MAX_CHARACTERS else f"{shown[:_MAX_CHARACTERS]}…"
 
 

@@ -19,8 +19,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
+from bert_job.foreign_text import sanitize
 from bert_job.tasks import MISMATCHED, TASK_METRICS
-from bert_operator.foreign_text import sanitize
 from bert_operator.local.output_once import OutputOnce
 from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_duration

@@ -15,8 +15,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bert_job.foreign_text import visible
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.foreign_text import visible
 from bert_operator.timestamps import render_duration
 
 _MAX_REPORT_BYTES = 4_194_304

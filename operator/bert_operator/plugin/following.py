@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from bert_job.foreign_text import one_line
 from bert_operator.errors import InputError
 from bert_operator.names import CONTAINER
 from bert_operator.plugin.errors import ApiRefused, NoSuchObject
 from bert_operator.plugin.job import Job, Pod
 from bert_operator.plugin.kubectl import Kubectl
 from bert_operator.plugin.reading import first_line, read_job, read_pods_of
-from bert_operator.plugin.terminal import printable
 from bert_operator.timestamps import render_time, time_of
 
 PAUSE_S = 2.0
@@ -248,4 +248,4 @@ class Follower:
 def describe_wait(job: Job) -> str:
     """Return what a job waits for, in one line."""
     attempt = f", attempt {job.attempt}" if job.attempt else ""
-    return f"{job.name} is {job.phase}{attempt} ({printable(job.why)})"
+    return f"{job.name} is {job.phase}{attempt} ({one_line(job.why)})"

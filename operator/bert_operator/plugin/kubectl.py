@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bert_job.foreign_text import one_line
 from bert_operator.errors import LaunchError, OperatorError
 from bert_operator.names import API_GROUP
 from bert_operator.plugin.errors import ApiRefused, NoSuchObject, WaitTimeout
-from bert_operator.plugin.terminal import printable
 
 JOBS = f"bertpretrainjobs.{API_GROUP}"
 """The resource with its group: other groups may have a kind of the same name."""
@@ -237,7 +237,7 @@ def explain(words: Sequence[str], errors: str) -> ApiRefused:
     """Return the error for what kubectl has printed to standard error."""
     asked = "kubectl " + " ".join([word for word in words if word not in ("-o", "json")][:4])
     # It quotes names and messages that anybody may have given to objects.
-    lines = [printable(line) for line in errors[-_MAX_ERRORS:].splitlines() if line.strip()]
+    lines = [one_line(line) for line in errors[-_MAX_ERRORS:].splitlines() if line.strip()]
     text = "\n".join([line for line in lines if not _BESIDE.match(line)] or lines) or "it failed without a word"
     text = _LAST_FROM_SERVER.split(text)[-1][:_MAX_ANSWER]
     if any(sign in text for sign in _NO_KIND) and JOBS in " ".join(words):

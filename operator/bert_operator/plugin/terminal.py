@@ -72,11 +72,6 @@ def shorten(values: Sequence[float], width: int) -> list[float]:
     return [sum(part) / len(part) for part in parts]
 
 
-def printable(text: object) -> str:
-    """Return text on one line without terminal control sequences."""
-    return "".join(sign if sign.isprintable() else " " for sign in str(text))
-
-
 def table(header: Sequence[str], rows: Iterable[Sequence[Cell]], ink: Ink = PLAIN) -> list[str]:
     """Return the lines of a table as kubectl writes them: columns by three spaces, no rules."""
     cells: list[Sequence[Cell]] = [list(header), *rows]

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from bert_job.foreign_text import one_line
 from bert_operator.errors import InputError
 from bert_operator.plugin.errors import ApiRefused, NoSuchObject, Unreachable, WaitTimeout
 from bert_operator.plugin.job import TERMINAL_PHASES, Job
 from bert_operator.plugin.kubectl import JOBS, Kubectl
 from bert_operator.plugin.reading import check_name
-from bert_operator.plugin.terminal import printable
 
 PAUSE_S = 2.0
 """Before a watch that was refused is begun again."""
@@ -173,7 +173,7 @@ def wait_for(
                 return job
             if job.phase in TERMINAL_PHASES and not awaited.is_deletion:
                 raise Unreachable(
-                    f"{name} has ended as {job.phase} ({job.reason}: {printable(job.message)}); {awaited.text} was "
+                    f"{name} has ended as {job.phase} ({job.reason}: {one_line(job.message)}); {awaited.text} was "
                     "waited for"
                 )
     except NoSuchObject:

@@ -25,9 +25,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bert_job.foreign_text import printable
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.backends.cpu import library
-from bert_trainer.system.files import bytes_in_holes, shown
+from bert_trainer.system.files import bytes_in_holes
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ def _load_file(path: Path) -> dict[str, Tensor]:
     except SafetensorError as error:
         # Its words quote the file, which may hold anything.
         raise InputError(
-            f"{shown(path)}: cannot be read ({shown(str(error)[:200])}); allowed: a safetensors file",
+            f"{printable(path)}: cannot be read ({printable(str(error)[:200])}); allowed: a safetensors file",
             hint="name another checkpoint, or copy this one again from the run that wrote it",
         ) from error
 
@@ -241,7 +242,7 @@ def read_checkpoint(path: Path, *, with_sums: bool = True, is_own: bool = True) 
         with (path / MANIFEST_FILE).open("rb") as file:
             manifest: dict[str, Any] = json.loads(file.read(_MAX_MANIFEST_BYTES))
         if manifest[FORMAT_KEY] != FORMAT_VERSION:
-            version = shown(str(manifest[FORMAT_KEY])[:100])
+            version = printable(str(manifest[FORMAT_KEY])[:100])
             raise TrainerError(f"{path}: written in format {version}, this trainer reads {FORMAT_VERSION}")
         if manifest.pop(OWN_SUM_KEY) != manifest_sum(manifest):
             raise TrainerError(f"{path / MANIFEST_FILE}: its SHA-256 is not the one in it")
@@ -273,7 +274,7 @@ def read_checkpoint(path: Path, *, with_sums: bool = True, is_own: bool = True) 
         raise TrainerError(f"{path}: cannot be read ({error})") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         # It quotes names of fields as they are.
-        found = f"{type(error).__name__}: {shown(str(error)[:500])}"
+        found = f"{type(error).__name__}: {printable(str(error)[:500])}"
         raise TrainerError(f"{path / MANIFEST_FILE}: not a manifest ({found})") from error
 
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import torch
 
+from bert_job.foreign_text import printable
 from bert_job.model import TENSORFLOW_LAYER_NORM_EPSILON, fits_tensorflow
 from bert_job.run_config import ModelConfig
 from bert_job.weights import ExportFormat
@@ -37,7 +38,7 @@ from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.system.atomic_files import disk_errors
-from bert_trainer.system.files import shown, unreadable
+from bert_trainer.system.files import unreadable
 
 _FORMS = MappingProxyType({"gelu": "gelu, with the error function", "gelu_new": "gelu_new, by tanh"})
 _OF_OTHERS = (
@@ -135,7 +136,7 @@ def _import(
         lines.append(f"  activation: {_FORMS[config.hidden_activation]}. {_OF_OTHERS}")
     lines.append(f"Wrote {output}, {_USES[form]}")
     # Names of files may hold what cannot be printed as well.
-    return "\n".join(map(shown, lines))
+    return "\n".join(map(printable, lines))
 
 
 def _read(path: Path, kind: str, config: ModelConfig, vocabulary: Vocabulary) -> tuple[Source, MatchedWeights]:

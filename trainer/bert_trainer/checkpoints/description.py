@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
+from bert_job.foreign_text import printable
 from bert_job.run_config import ModelConfig, ModelFile
 from bert_job.weights import InitialCheckpointSpec
 from bert_trainer.checkpoints.foreign_formats import check_format, find_formats
@@ -18,7 +19,6 @@ from bert_trainer.dataset.tokens.tokenizer_config import read_tokenizer
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, find_vocabulary_file, read_vocabulary
 from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 
 MAX_PADDING_ROWS = 4096
 """Rows behind the vocabulary's entries: MLPerf's have 6, TPUs round up to 128. A file may claim any number."""
@@ -50,7 +50,7 @@ def find_description(path: Path, kind: str, vocabulary_file: Path | None, model_
         InputError: there are no weights of this format, or one of the two files is missing or wrong.
     """
     if not path.exists() and not find_formats(path):
-        raise InputError(f"{shown(path)}: got no weights there; allowed: a folder or a file", hint="check the path")
+        raise InputError(f"{printable(path)}: got no weights there; allowed: a folder or a file", hint="check the path")
     check_format(path, kind, _FORMATS)
     folder = path if path.is_dir() else path.parent
     if kind == "bert-trainer" and model_file is None:
@@ -71,14 +71,14 @@ def describe_model(folder: Path, vocabulary_file: Path | None, model_file: Path 
     file = model_file or next((folder / name for name in _MODEL_FILES if (folder / name).exists()), None)
     if file is None:
         raise InputError(
-            f"{shown(folder)}: got none of {', '.join(_MODEL_FILES)} beside the weights; allowed: one, or "
+            f"{printable(folder)}: got none of {', '.join(_MODEL_FILES)} beside the weights; allowed: one, or "
             "--model-config",
             hint="name the file that describes the model, as --model-config bert_config.json",
         )
     vocabulary = vocabulary_file or find_vocabulary_file(folder)
     if vocabulary is None or not vocabulary.exists():
         raise InputError(
-            f"{shown(vocabulary or folder / 'vocab.txt')}: got no vocabulary there; allowed: the vocab.txt or "
+            f"{printable(vocabulary or folder / 'vocab.txt')}: got no vocabulary there; allowed: the vocab.txt or "
             "tokenizer.json that the weights were trained with",
             hint="name it, as --vocabulary-file vocab.txt",
         )
@@ -141,11 +141,11 @@ def _check_description(described: Described, vocabulary: Vocabulary) -> None:
     if wanted is not None and not least <= wanted <= least + MAX_PADDING_ROWS:
         problems.append(
             f"model.vocabulary_size: got {wanted}; allowed: {least} to {least + MAX_PADDING_ROWS}, for the {least} "
-            f"entries of {shown(described.vocabulary_file)} and padding"
+            f"entries of {printable(described.vocabulary_file)} and padding"
         )
     if problems:
         raise InputError(
-            f"{shown(described.model_file)}: {len(problems)} problem(s)\n"
+            f"{printable(described.model_file)}: {len(problems)} problem(s)\n"
             + "\n".join(f"  {line}" for line in problems),
             hint="name the description and the vocabulary of these weights: --model-config, --vocabulary-file",
         )

@@ -16,6 +16,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from bert_job.foreign_text import printable
 from bert_trainer.checkpoints.foreign_formats import HUGGINGFACE_FILES
 from bert_trainer.checkpoints.huggingface_export import huggingface_config, huggingface_name
 from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
@@ -24,7 +25,6 @@ from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.model_file import FIXED, read_activation
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
-from bert_trainer.system.files import shown
 
 # What models converted from TensorFlow call LayerNorm's parameters, bert-base-uncased among them.
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
@@ -88,7 +88,7 @@ class Wrapping:
         # Where nothing is found, all that is missing is named.
         root = next((known for known in (prefix, "") if known in found), found[0] if len(found) == 1 else prefix)
         if len(found) > 1 and root not in found:
-            listed = ", ".join(shown(f"{name}{_TABLE}")[:200] for name in found[:5])
+            listed = ", ".join(printable(f"{name}{_TABLE}")[:200] for name in found[:5])
             raise InputError(
                 f"{path}: got {len(found)} token tables ({listed}); allowed: one, of the encoder to start from",
                 hint="save that encoder alone, with save_pretrained",
@@ -121,7 +121,7 @@ def unwrap(path: Path, tensors: Mapping[str, Tensor], architecture: str) -> tupl
         first: dict[str, str] = {}
         both = next((first[new], old) for old, new in unwrapped.items() if first.setdefault(new, old) != old)
         raise InputError(
-            f"{path}: got both {shown(both[0])[:200]} and {shown(both[1])[:200]}; allowed: one of them",
+            f"{path}: got both {printable(both[0])[:200]} and {printable(both[1])[:200]}; allowed: one of them",
             hint="save one model alone",
         )
     return {unwrapped[name]: tensor for name, tensor in tensors.items()}, wrapping
@@ -205,7 +205,7 @@ def _read_parts(folder: Path, index_file: Path) -> dict[str, Tensor]:
         held = _READERS[suffix](folder / part)
         listed = {name for name, place in places.items() if place == part}
         if strays := sorted(held.keys() ^ listed):
-            named = ", ".join(shown(name)[:200] for name in strays[:5])
+            named = ", ".join(printable(name)[:200] for name in strays[:5])
             raise InputError(
                 f"{folder / part}: holds other tensors than {index_file.name} says: {named} ({len(strays)} in all)",
                 hint="copy the folder again: its files are not of one model",
@@ -240,7 +240,7 @@ def without_copies(path: Path, tensors: Mapping[str, Tensor], model: Bert) -> di
         if today in renamed:
             older = next(other for other in tensors if other != today and current_name(other) == today)
             raise InputError(
-                f"{path}: got both {shown(today)[:200]} and {shown(older)[:200]}; allowed: one of them",
+                f"{path}: got both {printable(today)[:200]} and {printable(older)[:200]}; allowed: one of them",
                 hint="save one model alone",
             )
         renamed[today] = tensor

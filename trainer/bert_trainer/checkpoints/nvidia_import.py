@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bert_job.foreign_text import printable
 from bert_trainer.checkpoints.foreign_formats import newest_nvidia_file
 from bert_trainer.checkpoints.huggingface_export import huggingface_name
 from bert_trainer.checkpoints.huggingface_import import current_name, is_foreign_head, translate, unwrap, without_copies
@@ -23,7 +24,6 @@ from bert_trainer.checkpoints.weight_matching import Source, is_of_size
 from bert_trainer.dataset.tokens.wordpiece import find_vocabulary_file
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
-from bert_trainer.system.files import shown
 
 _ROW_MULTIPLE = 8
 """NVIDIA's models round the rows of the token table up to this; they do not mask the rest, which is trained."""
@@ -216,7 +216,7 @@ def _read_moments(
             got = list(moment.shape) if isinstance(moment, Tensor) else type(moment).__name__
             if got != list(weights[name].shape):
                 raise InputError(
-                    f"{file}: optimizer.state: {theirs} of {shown(name)[:200]}: got {got}; allowed: "
+                    f"{file}: optimizer.state: {theirs} of {printable(name)[:200]}: got {got}; allowed: "
                     f"{list(weights[name].shape)}, the weight's shape",
                     hint=_WEIGHTS_ALONE,
                 )
@@ -224,7 +224,7 @@ def _read_moments(
     for name, squares in moments["second_moment"].items():
         if squares.is_floating_point() and squares.numel() and (least := squares.float().min().item()) < 0:
             raise InputError(
-                f"{file}: optimizer.state: exp_avg_sq of {shown(name)[:200]}: got {least:g}; allowed: 0 or more, "
+                f"{file}: optimizer.state: exp_avg_sq of {printable(name)[:200]}: got {least:g}; allowed: 0 or more, "
                 "as of squares",
                 hint=_WEIGHTS_ALONE,
             )

@@ -23,9 +23,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import Parameter
 
+from bert_job.foreign_text import printable
 from bert_trainer.checkpoints.pickle_scan import RefusedPickle, scan_pickles
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import bytes_in_holes, shown
+from bert_trainer.system.files import bytes_in_holes
 
 MAX_HEADER_BYTES = 4 << 20
 """Of a safetensors file; BERT-large's has 40 kB. The format itself allows 100 MB, a million Python objects."""
@@ -147,7 +148,7 @@ def scalar(where: str, value: object) -> object:
 
 
 def _plain(where: str, name: str, tensor: object) -> Tensor:
-    place = f"{where}{shown(name)[:_MAX_NAME]}"
+    place = f"{where}{printable(name)[:_MAX_NAME]}"
     tensor = _check_kind(place, tensor)
     if tensor.dtype not in _DTYPES + (_INTEGERS if name.endswith(_NUMBERS) else ()):
         raise InputError(
@@ -238,7 +239,7 @@ def _check_archive(path: Path) -> None:
                 continue
             if entry.file_size > MAX_PICKLE_BYTES:
                 raise InputError(
-                    f"{path}: {shown(entry.filename)[:200]}: got {entry.file_size} bytes of pickle; allowed: "
+                    f"{path}: {printable(entry.filename)[:200]}: got {entry.file_size} bytes of pickle; allowed: "
                     f"{MAX_PICKLE_BYTES}, since tensors lie outside it",
                     hint=_save_anew(path),
                 )
@@ -263,7 +264,7 @@ def _check_pickles(path: Path, content: bytes, count: int = 1) -> None:
         scan_pickles(io.BytesIO(content), count)
     except RefusedPickle as error:
         raise InputError(
-            f"{path}: cannot be read (it holds {shown(str(error))[:300]}); allowed: {_ALLOWED_CONTENT}",
+            f"{path}: cannot be read (it holds {printable(str(error))[:300]}); allowed: {_ALLOWED_CONTENT}",
             hint=_save_anew(path),
         ) from error
 
@@ -293,4 +294,4 @@ def _unreadable(path: Path, error: BaseException) -> InputError:
         return InputError(f"{path}: cannot be read (no file of torch.save, or a damaged one)", hint=_COPY_AGAIN)
     # PyTorch's messages go on for paragraphs.
     lines = (getattr(error, "strerror", None) or str(error) or repr(error)).splitlines()
-    return InputError(f"{path}: cannot be read ({shown(lines[0][:200])})", hint=_COPY_AGAIN)
+    return InputError(f"{path}: cannot be read ({printable(lines[0][:200])})", hint=_COPY_AGAIN)

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_job.foreign_text import printable
 from bert_trainer.checkpoints.leveldb_table import read_table, write_table
 from bert_trainer.checkpoints.protobuf_wire import Fields, encode_fields, integer, messages, read_fields
 from bert_trainer.errors import InputError
 from bert_trainer.system.crc32c import extend, mask
-from bert_trainer.system.files import shown
 
 _MAX_INDEX_BYTES = 16 << 20
 """MLPerf's, of BERT-large with optimizer state, has 0.1 MB."""
@@ -83,7 +83,7 @@ class Bundle:
         if dtype is None or entry.is_partitioned:
             got = "a partitioned variable" if entry.is_partitioned else _describe_dtype(entry.dtype)
             raise InputError(
-                f"{path}: {shown(name)}: got {got}; allowed: whole tensors of {_describe_allowed()}",
+                f"{path}: {printable(name)}: got {got}; allowed: whole tensors of {_describe_allowed()}",
                 hint="save the checkpoint anew with TensorFlow, without partitioner and in single precision",
             )
         array: NDArray[Any] = np.empty(entry.shape, dtype)
@@ -97,8 +97,8 @@ class Bundle:
                 at += len(piece)
         if at < entry.size or mask(checksum) != entry.checksum:
             raise InputError(
-                f"{path}: {shown(name)}: got {at} bytes with checksum {mask(checksum):#x}; allowed: {entry.size} with "
-                f"{entry.checksum:#x}",
+                f"{path}: {printable(name)}: got {at} bytes with checksum {mask(checksum):#x}; allowed: "
+                f"{entry.size} with {entry.checksum:#x}",
                 hint=_COPY_AGAIN,
             )
         return array
@@ -156,7 +156,7 @@ def _parse(content: bytes) -> tuple[int, dict[str, Entry]]:
         try:
             entries[name] = _parse_entry(read_fields(value), num_shards)
         except ValueError as error:
-            raise ValueError(f"{shown(name)}: {error}") from error
+            raise ValueError(f"{printable(name)}: {error}") from error
     return num_shards, entries
 
 
@@ -216,7 +216,7 @@ def _check_data_files(bundle: Bundle) -> None:
     for shard, offset, size, name in placed:
         if offset < ends.get(shard, 0):
             raise InputError(
-                f"{index_path(bundle.prefix)}: {shown(name)}: got byte {offset} of data file {shard} as its first; "
+                f"{index_path(bundle.prefix)}: {printable(name)}: got byte {offset} of data file {shard} as its first; "
                 f"allowed: {ends[shard]} or later, behind the tensor before",
                 hint=_COPY_AGAIN,
             )

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path, PurePosixPath
 
+from bert_job.foreign_text import printable
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 
 _INDEX = ".index"
 _STATE_FILE = "checkpoint"
@@ -35,8 +35,8 @@ def find_prefix(path: Path) -> Path:
         if prefix.with_name(f"{prefix.name}{_INDEX}").is_file():
             return prefix
         raise InputError(
-            f"{path}: got no {shown(prefix.name)}{_INDEX} there; allowed: a checkpoint's path without its endings, or "
-            "its folder",
+            f"{path}: got no {printable(prefix.name)}{_INDEX} there; allowed: a checkpoint's path without its "
+            "endings, or its folder",
             hint="name the folder that holds bert_model.ckpt.index and bert_model.ckpt.data-00000-of-00001",
         )
     names = sorted(file.name.removesuffix(_INDEX) for file in path.glob(f"[!.]*{_INDEX}") if file.is_file())
@@ -51,10 +51,10 @@ def find_prefix(path: Path) -> Path:
     latest = _read_latest(path / _STATE_FILE)
     if latest in names:
         return path / latest
-    found = ", ".join(shown(name) for name in names[:5])
+    found = ", ".join(printable(name) for name in names[:5])
     raise InputError(
         f"{path}: got {len(names)} checkpoints ({found}{', ...' if len(names) > 5 else ''}), and "
-        f"{_STATE_FILE} there names {'none' if latest is None else shown(latest)}; allowed: one that it names",
+        f"{_STATE_FILE} there names {'none' if latest is None else printable(latest)}; allowed: one that it names",
         hint=_NAME_ONE,
     )
 
@@ -87,7 +87,7 @@ def _read_latest(path: Path) -> str | None:
     is_here = named.is_absolute() or len(named.parts) == 1
     if not is_here or named.name in ("", ".."):
         raise InputError(
-            f'{path}: model_checkpoint_path: got "{shown(got[:200])}"; allowed: the name of a checkpoint beside it',
+            f'{path}: model_checkpoint_path: got "{printable(got[:200])}"; allowed: the name of a checkpoint beside it',
             hint=_NAME_ONE,
         )
     return named.name

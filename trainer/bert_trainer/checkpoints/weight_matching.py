@@ -16,12 +16,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from bert_job.foreign_text import printable
 from bert_trainer.checkpoints.description import MAX_PADDING_ROWS
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_tokens
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.layers import BY_ENTRY
-from bert_trainer.system.files import shown
 
 NEXT_SENTENCE = ("pooler.weight", "pooler.bias", "nsp.weight", "nsp.bias")
 """Of heads that a model of ours may lack: their names are translated all the same."""
@@ -152,7 +152,7 @@ def match_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) ->
 def list_names(names: Sequence[str]) -> str:
     """Return the first names of tensors, for people, and how many more there are."""
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(shown(name)[:_MAX_NAME] for name in names[:_MAX_LISTED]) + more
+    return ", ".join(printable(name)[:_MAX_NAME] for name in names[:_MAX_LISTED]) + more
 
 
 def max_elements(model: Bert) -> int:
@@ -213,7 +213,7 @@ def _refuse_misfits(source: Source, misfits: Mapping[str, Sequence[str]]) -> Non
         return
     counts = ", ".join(f"{len(names)} {kind}" for kind, names in given.items())
     lines = [
-        f"  {kind}: {', '.join(shown(name)[:_MAX_NAME] for name in names[:_MAX_NAMED])}"
+        f"  {kind}: {', '.join(printable(name)[:_MAX_NAME] for name in names[:_MAX_NAMED])}"
         + (f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else "")
         for kind, names in given.items()
     ]

@@ -15,7 +15,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from bert_job.as_written import as_written
-from bert_job.problems import Problem, printable
+from bert_job.foreign_text import printable
+from bert_job.problems import Problem
 from bert_job.reporting import ProfileStepsSpec
 from bert_job.rules import all_rules
 from bert_job.run_config import CONTRACT_VERSION, MODEL_KINDS, ModelConfig, RunConfig

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from bert_job.foreign_text import printable
 from bert_job.model import Architecture
-from bert_job.problems import printable
 from bert_job.run_config import ModelConfig, ModelFile
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.errors import InputError

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from pydantic.alias_generators import to_snake
 
-from bert_job.problems import ABSENT, Problem, printable
+from bert_job.foreign_text import printable
+from bert_job.problems import ABSENT, Problem
 from bert_job.section import Section, sections_in
 
 if TYPE_CHECKING:

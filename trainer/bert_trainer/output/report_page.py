@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_job.foreign_text import printable
 from bert_job.run_stages import FinetuneStage, PretrainStage
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import METRICS_FILE, Record
@@ -19,7 +20,6 @@ from bert_trainer.output.report import list_by_step
 from bert_trainer.output.report_charts import plan_charts
 from bert_trainer.output.run_facts import Attempt, Run, load_run
 from bert_trainer.system.atomic_files import write_atomically
-from bert_trainer.system.files import shown
 
 PAGE_FILE = "report.html"
 _STATES = {"succeeded": "Succeeded", "failed": "Failed", "stopped": "Stopped"}
@@ -37,7 +37,7 @@ def write_page(folder: Path, *, is_done: bool = False) -> Path:
         page = render_report(run)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise InputError(
-            f"{shown(folder / METRICS_FILE)}: got records that no trainer writes ({type(error).__name__}: {error})",
+            f"{printable(folder / METRICS_FILE)}: got records that no trainer writes ({type(error).__name__}: {error})",
             hint="restore the file, or move it away: what is reported then has no curves",
         ) from error
     write_atomically(folder / PAGE_FILE, page)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert_job.foreign_text import printable
 from bert_job.run_config import RunConfig
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.errors import InputError
@@ -18,7 +19,6 @@ from bert_trainer.output.metrics import METRICS_FILE, Record, attempt_of, read_m
 from bert_trainer.output.report import make_report
 from bert_trainer.output.run_folder import CONFIG_FILE
 from bert_trainer.system.atomic_files import write_json_atomically
-from bert_trainer.system.files import shown
 
 ENVIRONMENT_FILE = "environment.json"
 """What the newest attempt ran on."""
@@ -79,10 +79,10 @@ def load_run(folder: Path, *, is_done: bool = False) -> Run:
     document = _read_object(folder / CONFIG_FILE)
     if document is None:
         raise InputError(
-            f"{shown(folder)}: got a folder without {CONFIG_FILE}; allowed: the output folder of a run",
+            f"{printable(folder)}: got a folder without {CONFIG_FILE}; allowed: the output folder of a run",
             hint="name a folder that bert-operator local or bert-train has written to",
         )
-    config = parse_run_config(document, source=shown(folder / CONFIG_FILE))
+    config = parse_run_config(document, source=printable(folder / CONFIG_FILE))
     # The folder may have been moved or mounted elsewhere since.
     inside = Path(config.dataset.folder)
     if inside.is_relative_to(config.output_folder):
@@ -95,7 +95,7 @@ def load_run(folder: Path, *, is_done: bool = False) -> Run:
         attempts = tuple(_list_attempts(records, is_done=is_done))
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise InputError(
-            f"{shown(folder / METRICS_FILE)}: got records that no trainer writes ({type(error).__name__}: {error})",
+            f"{printable(folder / METRICS_FILE)}: got records that no trainer writes ({type(error).__name__}: {error})",
             hint="restore the file, or move it away: what is reported then has no curves",
         ) from error
     return Run(

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert_job.foreign_text import printable
 from bert_job.run_config import ModelConfig, ModelFile, RunConfig
 from bert_job.upgrades import upgrade
 from bert_trainer.config.checks import parse_run_config, resolve_model
@@ -35,7 +36,6 @@ from bert_trainer.system.atomic_files import (
     write_atomically,
     write_json_atomically,
 )
-from bert_trainer.system.files import shown
 
 logger = logging.getLogger(__name__)
 
@@ -268,8 +268,8 @@ def _refuse_foreign_results(path: Path, config: RunConfig) -> None:
             is_used = (path / name).exists() and (not (path / name).is_dir() or any((path / name).iterdir()))
         if is_used:
             raise InputError(
-                f"{shown(path)}: got a folder that holds {name}/ and no run; allowed: an empty folder, or that of a "
-                "run",
+                f"{printable(path)}: got a folder that holds {name}/ and no run; allowed: an empty folder, or that "
+                "of a run",
                 hint=f"choose another output folder, or move {name}/ away: the stages of this run write to it",
             )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from bert_job.foreign_text import printable
 from bert_trainer.errors import InputError
 from bert_trainer.output.charts import sparkline
 from bert_trainer.output.pages import render
@@ -14,7 +15,6 @@ from bert_trainer.output.report_page import PAGE_FILE, write_page
 from bert_trainer.output.run_facts import Run, load_run
 from bert_trainer.output.run_folder import CONFIG_FILE
 from bert_trainer.system.atomic_files import write_atomically
-from bert_trainer.system.files import shown
 
 INDEX_FILE = "index.html"
 _MAX_RUNS = 500
@@ -39,13 +39,13 @@ def write_index(folder: Path) -> Path:
     target = folder / INDEX_FILE
     if target.exists() and not (target.is_file() and _MARK in target.read_text(errors="replace")[:2000]):
         raise InputError(
-            f"{shown(target)}: got a page that this command has not written; allowed: none, or its own",
+            f"{printable(target)}: got a page that this command has not written; allowed: none, or its own",
             hint="move it away, or list another folder",
         )
     found = sorted(folder.glob(f"*/{CONFIG_FILE}"), key=_age, reverse=True)[:_MAX_RUNS]
     if not found:
         raise InputError(
-            f"{shown(folder)}: got a folder without runs; allowed: an output folder, or one whose folders are",
+            f"{printable(folder)}: got a folder without runs; allowed: an output folder, or one whose folders are",
             hint="name a folder that bert-operator local or bert-train has written to",
         )
     runs = [_row(path.parent) for path in found]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bert_job.foreign_text import printable
 from bert_trainer.errors import InputError
 from bert_trainer.system.heartbeat import watched
 
@@ -31,18 +32,10 @@ class Search:
     """Links to nothing, and what is neither a file nor a folder."""
 
 
-def shown(path: Path | str) -> str:
-    """Return a path for a message: what cannot be printed, such as a line break or a byte that is no UTF-8, escaped."""
-    text = str(path)
-    if text.isprintable():
-        return text
-    return "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in text)
-
-
 def unreadable(path: Path | str, error: OSError | ValueError) -> InputError:
     """Return the refusal of a file that the system does not give: no right to it, a broken disk, a NUL in its path."""
     cause = getattr(error, "strerror", None) or error
-    return InputError(f"{shown(path)}: cannot be read ({cause})", hint="check its owner and rights, and its disk")
+    return InputError(f"{printable(path)}: cannot be read ({cause})", hint="check its owner and rights, and its disk")
 
 
 def files_below(root: Path) -> list[Path]:

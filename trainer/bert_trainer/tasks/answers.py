@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bert_job.foreign_text import printable
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 from bert_trainer.tasks.delimited import excerpt
 
 _NEAR = 2
@@ -56,7 +56,7 @@ class AnswerCheck:
         if self._num_lost:
             more = f", and {self._num_lost - len(self._lost)} more" if self._num_lost > len(self._lost) else ""
             raise InputError(
-                f"{shown(self.path)}: answers that are not in their contexts: {self._num_lost}: "
+                f"{printable(self.path)}: answers that are not in their contexts: {self._num_lost}: "
                 f"{'; '.join(self._lost)}{more}",
                 hint="each answer must be a part of its context, letter by letter, and its start be counted in "
                 "characters from 0; correct these, or take them out: none is skipped silently",
@@ -65,7 +65,7 @@ class AnswerCheck:
             return []
         more = f", and {self.num_moved - len(self._moved)} more" if self.num_moved > len(self._moved) else ""
         return [
-            f"{shown(self.path)}: answers up to {_NEAR} characters from where the file says: {self.num_moved}: "
+            f"{printable(self.path)}: answers up to {_NEAR} characters from where the file says: {self.num_moved}: "
             f"{'; '.join(self._moved)}{more}"
         ]
 

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bert_job.foreign_text import printable
 from bert_trainer.dataset.corpus.formats.streams import MAX_LINE_BYTES, read_lines
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown, unreadable
+from bert_trainer.system.files import unreadable
 
 MAX_ROWS = 5_000_000
 """Of a file; QQP and MNLI have 0.4 million. All examples are kept in memory, at some 500 bytes each beside the text."""
@@ -46,7 +47,7 @@ def listed(names: list[str]) -> str:
 
 def at(path: Path, line: int) -> str:
     """Return a place in a file for a message."""
-    return f"{shown(path)}:{line}"
+    return f"{printable(path)}:{line}"
 
 
 def require_file(path: Path) -> None:
@@ -63,10 +64,10 @@ def require_file(path: Path) -> None:
         raise unreadable(path, error) from error
     if exists:
         raise InputError(
-            f"{shown(path)}: got a folder, a pipe or a device; allowed: a file", hint="name a file on disk"
+            f"{printable(path)}: got a folder, a pipe or a device; allowed: a file", hint="name a file on disk"
         )
     raise InputError(
-        f"{shown(path)}: no such file; allowed: a file that every rank's machine sees",
+        f"{printable(path)}: no such file; allowed: a file that every rank's machine sees",
         hint="nothing is downloaded: put the file there, or name the path where it lies",
     )
 
@@ -176,7 +177,7 @@ def require_short(text: str, path: Path, place: str) -> None:
     """
     if len(text) > MAX_TEXT_CHARACTERS:
         raise InputError(
-            f"{shown(path)}:{place}: got a text of {len(text):,} characters; allowed: {MAX_TEXT_CHARACTERS:,}",
+            f"{printable(path)}:{place}: got a text of {len(text):,} characters; allowed: {MAX_TEXT_CHARACTERS:,}",
             hint="a model reads at most 512 tokens of a text: cut it, or check where the fields of the file end",
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bert_job.foreign_text import printable
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 from bert_trainer.tasks.delimited import listed
 
 
@@ -27,7 +27,7 @@ def find_folder(folder: Path, name: str, choices: list[list[str]]) -> Path:
             return candidate
     place = below[0] if below and below[0].is_dir() else folder
     raise InputError(
-        f"{shown(place)}: has {listed(_names_in(place, choices))}; "
+        f"{printable(place)}: has {listed(_names_in(place, choices))}; "
         f"allowed: the folder of {name} with {_described(choices)}",
         hint=f"name the folder of {name}'s files, or the one that holds a folder {name}",
     )
@@ -46,7 +46,7 @@ def _names_in(folder: Path, choices: list[list[str]]) -> list[str]:
         return sorted(entry.name for entry in folder.iterdir())
     except (OSError, ValueError) as error:  # the second from a NUL in the path
         raise InputError(
-            f"{shown(folder)}: cannot be listed ({getattr(error, 'strerror', None) or error}); "
+            f"{printable(folder)}: cannot be listed ({getattr(error, 'strerror', None) or error}); "
             f"allowed: the folder with {_described(choices)}",
             hint="name a folder that every rank's machine sees; nothing is downloaded",
         ) from error

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert_job.foreign_text import printable
 from bert_job.tasks import TaskName
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 from bert_trainer.tasks.catalog import TASKS, Task
 from bert_trainer.tasks.delimited import Fields, at, excerpt, listed, read_tsv, require_short
 from bert_trainer.tasks.examples import MISMATCHED_SPLIT, Split, TaskExamples, TextExample
@@ -80,7 +80,7 @@ def read_glue(task: Task, folder: Path) -> TaskExamples:
     splits = {name: Split(name, reader.read(labelled="test" not in name)) for name, reader in readers.items()}
     notes = [note for reader in readers.values() for note in reader.notes()]
     if task.name == "mnli" and f"validation{MISMATCHED_SPLIT}" not in splits:
-        notes.append(f"{shown(found)}: no dev_mismatched.tsv; MNLI's second validation set is left out")
+        notes.append(f"{printable(found)}: no dev_mismatched.tsv; MNLI's second validation set is left out")
     return _together(task, splits, notes)
 
 
@@ -90,7 +90,9 @@ def _read_original_mrpc(task: Task, folder: Path) -> TaskExamples:
     rows = train.read(labelled=True)
     path = next((folder / name for name in _MRPC_DEV_IDS if find_files(folder, [name])), None)
     if path is None:
-        note = f"{shown(folder)}: no {_MRPC_DEV_IDS[0]}: the validation set is the original test set, {test.path.name}"
+        note = (
+            f"{printable(folder)}: no {_MRPC_DEV_IDS[0]}: the validation set is the original test set, {test.path.name}"
+        )
         splits = {"train": Split("train", rows), "validation": Split("validation", test.read(labelled=True))}
         return _together(task, splits, [*train.notes(), *test.notes(), note])
     held_out = {tuple(field.strip() for field in fields[:2]) for _, fields in read_tsv(path) if any(fields)}
@@ -98,8 +100,8 @@ def _read_original_mrpc(task: Task, folder: Path) -> TaskExamples:
     chosen = [pair in held_out for pair in train.mrpc_ids]
     if all(chosen) or not any(chosen):
         raise InputError(
-            f"{shown(path)}: its pairs of ids are {'all' if all(chosen) else 'none'} of those in {train.path.name}; "
-            "allowed: those of the pairs to evaluate on, two ids a line, a tab between",
+            f"{printable(path)}: its pairs of ids are {'all' if all(chosen) else 'none'} of those in "
+            f"{train.path.name}; allowed: those of the pairs to evaluate on, two ids a line, a tab between",
             hint="take GLUE's file, or remove it to evaluate on the original test set",
         )
     splits = {
@@ -107,7 +109,7 @@ def _read_original_mrpc(task: Task, folder: Path) -> TaskExamples:
         "validation": Split("validation", tuple(row for row, dev in zip(rows, chosen, strict=True) if dev)),
         "test": Split("test", test.read(labelled=False)),
     }
-    note = f"{shown(folder)}: the validation set is what {path.name} names of {train.path.name}: {sum(chosen)}"
+    note = f"{printable(folder)}: the validation set is what {path.name} names of {train.path.name}: {sum(chosen)}"
     return _together(task, splits, [*train.notes(), *test.notes(), note])
 
 
@@ -139,7 +141,7 @@ class _FileReader:
 
     def notes(self) -> list[str]:
         """Return warnings for the log: lines that were left out."""
-        name = shown(self.path)
+        name = printable(self.path)
         notes = []
         if self._broken:
             first = ", ".join(map(str, self._broken[:5])) + (", …" if len(self._broken) > 5 else "")
@@ -158,7 +160,7 @@ class _FileReader:
         first = next(lines, None)
         if first is None:
             raise InputError(
-                f"{shown(self.path)}: got an empty file; allowed: {self._task.official_name}'s", hint=_COPY
+                f"{printable(self.path)}: got an empty file; allowed: {self._task.official_name}'s", hint=_COPY
             )
         columns, rows = self._columns(first, lines, labelled)
         examples = tuple(self._examples(columns, rows, labelled))
@@ -167,7 +169,7 @@ class _FileReader:
             raise self._first_broken
         if not examples:
             left_out = "".join(f" ({note})" for note in self.notes())
-            raise InputError(f"{shown(self.path)}: got no example{left_out}; allowed: at least one", hint=_COPY)
+            raise InputError(f"{printable(self.path)}: got no example{left_out}; allowed: at least one", hint=_COPY)
         return examples
 
     def _columns(self, first: Fields, lines: Iterator[Fields], labelled: bool) -> tuple[list[str], Iterator[Fields]]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from bert_job.foreign_text import printable
 from bert_trainer.dataset.corpus.formats.streams import METHODS
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 from bert_trainer.tasks.delimited import Fields, at, excerpt, listed, read_csv, read_objects, read_tsv
 
 Format = Literal["auto", "tsv", "csv", "jsonLines"]
@@ -53,8 +53,8 @@ def read_records(path: Path, format: Format, wanted: set[str], notes: list[str])
             )
         quoted += format == "tsv" and any(_is_quoted(field) for field in fields)
         yield line, dict(zip(names, fields, strict=True))
-    found = [f"{shown(path)}: empty lines skipped: {skipped}"] * bool(skipped)
-    found += [f"{shown(path)}: lines with quoted fields: {quoted}; in TSV the marks are part of the text"] * bool(
+    found = [f"{printable(path)}: empty lines skipped: {skipped}"] * bool(skipped)
+    found += [f"{printable(path)}: lines with quoted fields: {quoted}; in TSV the marks are part of the text"] * bool(
         quoted
     )
     notes += [note for note in found if note not in notes]
@@ -63,12 +63,12 @@ def read_records(path: Path, format: Format, wanted: set[str], notes: list[str])
 def _read_header(path: Path, rows: Iterator[Fields], wanted: set[str]) -> list[str]:
     first = next(rows, None)
     if first is None:
-        raise InputError(f"{shown(path)}: got an empty file; allowed: a line of column names, and rows")
+        raise InputError(f"{printable(path)}: got an empty file; allowed: a line of column names, and rows")
     names = [name.strip() for name in first[1]]
     if any("\r" in name for name in names):
         raise InputError(
             f"{at(path, 1)}: its lines end with carriage returns alone; allowed: line feeds",
-            hint=f"convert it: tr '\\r' '\\n' < {shown(path)}",
+            hint=f"convert it: tr '\\r' '\\n' < {printable(path)}",
         )
     _require(wanted, names, at(path, 1), "the file")
     twice = sorted(name for name in wanted if names.count(name) > 1)
@@ -98,7 +98,7 @@ def _format_of(path: Path) -> Format:
     found = _SUFFIXES.get(Path(name).suffix)
     if found is None:
         raise InputError(
-            f"{shown(path)}: its suffix names no format; allowed: {', '.join(_SUFFIXES)}, also compressed",
+            f"{printable(path)}: its suffix names no format; allowed: {', '.join(_SUFFIXES)}, also compressed",
             hint="say the format of the files: tsv, csv or jsonLines",
         )
     return found

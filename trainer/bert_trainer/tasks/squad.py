@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bert_job.foreign_text import printable
 from bert_trainer.dataset.corpus.formats.streams import decode, read_head
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 from bert_trainer.tasks.answers import AnswerCheck
 from bert_trainer.tasks.catalog import Task
 from bert_trainer.tasks.delimited import excerpt, require_file, require_short, whole_characters
@@ -52,14 +52,14 @@ def _read_file(path: Path, notes: list[str]) -> tuple[SpanExample, ...]:
                 example = _example(question, context, check)
                 if example.id in names:
                     raise InputError(
-                        f"{shown(path)}: {question.place} has the id {excerpt(example.id)}, which {names[example.id]} "
-                        "has; allowed: an id of its own for every question",
+                        f"{printable(path)}: {question.place} has the id {excerpt(example.id)}, which "
+                        f"{names[example.id]} has; allowed: an id of its own for every question",
                         hint=_OFFICIAL,
                     )
                 names[example.id] = question.place
                 examples.append(example)
     if not examples:
-        raise InputError(f"{shown(path)}: got no question; allowed: at least one", hint=_OFFICIAL)
+        raise InputError(f"{printable(path)}: got no question; allowed: at least one", hint=_OFFICIAL)
     notes += check.notes()
     return tuple(examples)
 
@@ -76,7 +76,7 @@ def _example(question: _Node, context: str, check: AnswerCheck) -> SpanExample:
             answers.append(place)
     if not question.value["answers"]:
         raise InputError(
-            f"{shown(question.path)}: {question.place} ({excerpt(name)}) has no answer; allowed: at least one",
+            f"{printable(question.path)}: {question.place} ({excerpt(name)}) has no answer; allowed: at least one",
             hint=_OFFICIAL,
         )
     return SpanExample(name, question.text("question"), context, tuple(answers))
@@ -84,7 +84,7 @@ def _example(question: _Node, context: str, check: AnswerCheck) -> SpanExample:
 
 def _version_2(path: Path, what: str) -> InputError:
     return InputError(
-        f"{shown(path)}: is a file of SQuAD 2.0 ({what}), whose questions may have no answer; allowed: SQuAD 1.1",
+        f"{printable(path)}: is a file of SQuAD 2.0 ({what}), whose questions may have no answer; allowed: SQuAD 1.1",
         hint=f"take the official {_TRAIN} and {_DEV}",
     )
 
@@ -94,14 +94,15 @@ def _read_document(path: Path) -> Any:
     content = read_head(path, _MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
         raise InputError(
-            f"{shown(path)}: got more than {_MAX_BYTES >> 20} MiB; allowed: files of SQuAD 1.1, the larger of 30 MB",
+            f"{printable(path)}: got more than {_MAX_BYTES >> 20} MiB; allowed: files of SQuAD 1.1, the larger of "
+            "30 MB",
             hint="write larger sets as JSON Lines, a question a line, and name the task `spans`",
         )
     text = decode(content, path, 0).removeprefix("\ufeff")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # the second from brackets nested deeper than Python's stack
-        raise InputError(f"{shown(path)}: not a JSON document ({error})", hint=_OFFICIAL) from error
+        raise InputError(f"{printable(path)}: not a JSON document ({error})", hint=_OFFICIAL) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +122,14 @@ class _Node:
                 else f"a {type(self.value).__name__}"
             )
             raise InputError(
-                f"{shown(self.path)}: {self.place or 'the document'} has {got}; allowed: an object with {key!r}",
+                f"{printable(self.path)}: {self.place or 'the document'} has {got}; allowed: an object with {key!r}",
                 hint=_OFFICIAL,
             )
         value = self.value[key]
         if not isinstance(value, kind) or isinstance(value, bool):
             raise InputError(
-                f"{shown(self.path)}: {self._place_of(key)} is a {type(value).__name__}; allowed: a {kind.__name__}",
+                f"{printable(self.path)}: {self._place_of(key)} is a {type(value).__name__}; allowed: "
+                f"a {kind.__name__}",
                 hint=_OFFICIAL,
             )
         return value

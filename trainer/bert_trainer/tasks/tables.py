@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from bert_job.finetuning import TableColumnsSpec
+from bert_job.foreign_text import printable
 from bert_job.run_stages import TaskData
 from bert_job.tasks import NEEDED_COLUMNS
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 from bert_trainer.tasks.answers import AnswerCheck
 from bert_trainer.tasks.catalog import Task
 from bert_trainer.tasks.delimited import at, excerpt, listed, require_file, require_short, whole_characters
@@ -45,13 +45,13 @@ def read_tables(task: Task, data: TaskData) -> TaskExamples:
         tables["test"] = _Table(_named(data.test, "test"), data)
     notes = []
     if _is_same(train, validation):
-        notes.append(f"{shown(train)}: is trained on and evaluated on: its metrics say nothing about other texts")
+        notes.append(f"{printable(train)}: is trained on and evaluated on: its metrics say nothing about other texts")
     if task.kind == "classification":
         found = _labels_in(tables["train"], task)
         task = task.with_labels(_given_labels(data.labels) if data.labels else _in_order(found, tables["train"]))
         unused = sorted(set(task.labels) - found)
         if unused:
-            notes.append(f"{shown(train)}: labels without a row to learn from: {listed(unused)}")
+            notes.append(f"{printable(train)}: labels without a row to learn from: {listed(unused)}")
     splits = {name: Split(name, tuple(table.examples(task, name != "test"))) for name, table in tables.items()}
     for name, split in splits.items():
         if not split.examples:
@@ -128,7 +128,7 @@ def _in_order(found: set[str], table: _Table) -> tuple[str, ...]:
     """Return labels by number if all are whole numbers, else by character."""
     if len(found) == 1:
         raise InputError(
-            f"{shown(table.path)}: got the label {excerpt(min(found))} in every row; allowed: two classes or more",
+            f"{printable(table.path)}: got the label {excerpt(min(found))} in every row; allowed: two classes or more",
             hint=f"name the column of the classes; {table.columns.label!r} is named now",
         )
     if all(label.removeprefix("-").isdecimal() and len(label) < 20 for label in found):
@@ -137,7 +137,7 @@ def _in_order(found: set[str], table: _Table) -> tuple[str, ...]:
 
 
 def _empty(table: _Table) -> InputError:
-    return InputError(f"{shown(table.path)}: got no row; allowed: at least one", hint="write the file again")
+    return InputError(f"{printable(table.path)}: got no row; allowed: at least one", hint="write the file again")
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
+from bert_job.foreign_text import printable
 from bert_job.run_stages import FinetuneStage, PretrainStage, Stage
 from bert_job.tasks import OWN_TABLES, SPAN_TASKS
 from bert_job.weights import InitialCheckpointSpec
@@ -12,7 +13,6 @@ from bert_trainer.checkpoints.fine_tuned_card import Runs, Score, TaskFacts
 from bert_trainer.checkpoints.model_card import Row
 from bert_trainer.model.task_model import Head
 from bert_trainer.output.metrics import Record, find_evaluations
-from bert_trainer.system.files import shown
 from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.tasks.glue import has_pairs
 from bert_trainer.training.finetuning.best import Best
@@ -83,7 +83,7 @@ def _start(stages: Sequence[Stage], stage: FinetuneStage, start: InitialCheckpoi
         return "the pretraining below"
     if start is None:
         return "random weights"
-    return f"{shown(PurePath(start.path).name) or 'unnamed weights'}, format {start.format}"
+    return f"{printable(PurePath(start.path).name) or 'unnamed weights'}, format {start.format}"
 
 
 def _settings(stage: FinetuneStage, head: Head, ranks: int) -> Iterator[Row]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 
+from bert_job.foreign_text import printable
 from bert_job.run_config import DatasetConfig, RunConfig
 from bert_job.run_stages import (
     EvaluateStage,
@@ -40,7 +41,6 @@ from bert_trainer.model.bert import Bert
 from bert_trainer.model.task_model import TaskModel
 from bert_trainer.output.metrics import Record, read_metrics
 from bert_trainer.output.run_folder import CONFIG_FILE
-from bert_trainer.system.files import shown
 from bert_trainer.training.fine_tuned_facts import started_pretrained, task_facts
 from bert_trainer.training.finetuning.best import best_folder, load_finetuned
 from bert_trainer.training.letter_case import dataset_of, lower_case_of
@@ -279,7 +279,7 @@ def _start(config: RunConfig, output: Path) -> Iterator[Row]:
     yield "run configuration, SHA-256", sha256_of(output / CONFIG_FILE)
     start = config.initial_checkpoint
     if start is not None and start.load != "none":
-        yield "started from", f"{shown(PurePath(start.path).name) or 'unnamed'}, format {start.format}"
+        yield "started from", f"{printable(PurePath(start.path).name) or 'unnamed'}, format {start.format}"
 
 
 def _run(config: RunConfig, output: Path) -> Iterator[Row]:

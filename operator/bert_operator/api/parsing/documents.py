@@ -30,7 +30,8 @@ from ruamel.yaml.events import (
     StreamStartEvent,
 )
 
-from bert_job.problems import printable, render_path
+from bert_job.foreign_text import printable
+from bert_job.problems import render_path
 from bert_operator import names
 from bert_operator.api.parsing import plain_scalars, yaml_mistakes
 from bert_operator.errors import DocumentError

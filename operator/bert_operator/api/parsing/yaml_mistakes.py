@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ruamel.yaml.error import MarkedYAMLError
 
-from bert_job.problems import printable
+from bert_job.foreign_text import printable
 
 _MAX_LINE = 80
 """Characters of a line that are shown."""

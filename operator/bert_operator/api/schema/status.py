@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from bert_operator.foreign_text import visible
+from bert_job.foreign_text import visible
 
 Phase = Literal["Invalid", "Pending", "Queued", "Running", "Stopping", "Stopped", "Succeeded", "Failed"]
 TERMINAL_PHASES: frozenset[Phase] = frozenset({"Succeeded", "Failed"})

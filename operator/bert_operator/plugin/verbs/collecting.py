@@ -10,6 +10,7 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from bert_job.foreign_text import one_line
 from bert_operator.errors import EXIT_SUCCEEDED, InputError, OperatorError
 from bert_operator.plugin.bundle import Gathered, make_files, names_in
 from bert_operator.plugin.context import Context
@@ -19,7 +20,6 @@ from bert_operator.plugin.kubectl import Kubectl
 from bert_operator.plugin.reading import read_job, read_log
 from bert_operator.plugin.related_objects import KINDS, read_events, read_related_objects
 from bert_operator.plugin.sharing import Numbers, load_shareable
-from bert_operator.plugin.terminal import printable
 
 _TAIL = 10_000
 """Lines of each log, from its end."""
@@ -45,7 +45,7 @@ def run_collect(arguments: argparse.Namespace, context: Context) -> int:
     _write(path, files)
     context.console.show([f"{len(content.encode()):>9}  support/{name}" for name, content in files.items()])
     for line in names_in(numbers):
-        context.console.remark(printable(line))
+        context.console.remark(one_line(line))
     context.console.remark(f"written to {path}; names stand on this screen alone")
     context.console.remark(f"look at the files before you send them: tar -xzf {path}")
     return EXIT_SUCCEEDED

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from bert_job.foreign_text import one_line
 from bert_operator import __version__
 from bert_operator.doctor import command
 from bert_operator.doctor.kubectl_reader import KubectlReader
@@ -15,7 +16,6 @@ from bert_operator.plugin.context import Context
 from bert_operator.plugin.errors import ApiRefused
 from bert_operator.plugin.kubectl import Kubectl
 from bert_operator.plugin.reading import first_line
-from bert_operator.plugin.terminal import printable
 
 _OPERATORS = "app.kubernetes.io/name=bert-operator"
 """The label that the Deployment of an operator has, from the chart as well as from deploy/."""
@@ -72,12 +72,12 @@ def run_version(arguments: argparse.Namespace, context: Context) -> int:
     else:
         context.console.show(f"kubectl bert   {__version__}")
         for operator in operators or ():
-            name, image, ready = (printable(operator[key]) for key in ("name", "image", "ready"))
+            name, image, ready = (one_line(operator[key]) for key in ("name", "image", "ready"))
             context.console.show(f"operator       {name}: {image}, {ready} ready")
         if operators == []:
             context.console.show(f"operator       none found; kubectl bert doctor{context.where} says what is there")
         if cluster is not None:
-            context.console.show(f"Kubernetes     {printable(cluster)}")
+            context.console.show(f"Kubernetes     {one_line(cluster)}")
     for text in missing:
         context.console.remark(f"not known: {text}")
     return EXIT_SUCCEEDED

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from bert_job.foreign_text import sanitize
 from bert_operator.errors import EXIT_SUCCEEDED
-from bert_operator.foreign_text import sanitize
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.following import Follower, LogSelection
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 
+from bert_job.foreign_text import one_line
 from bert_operator.errors import EXIT_SUCCEEDED, InputError
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.job import Job
 from bert_operator.plugin.kubectl import JOBS
 from bert_operator.plugin.reading import gather_status, print_jobs, read_jobs
-from bert_operator.plugin.terminal import printable
 from bert_operator.plugin.views.list_view import is_in_phase, parse_phases, show_list
 from bert_operator.plugin.views.status_view import show_status, summarize
 from bert_operator.yaml_text import render_yaml
@@ -71,7 +71,7 @@ def run_list(arguments: argparse.Namespace, context: Context) -> int:
             context.console.show(shown)
         case _:
             place = "any namespace" if arguments.all_namespaces else _namespace(context)
-            phases = f" with --phase {printable(arguments.phase)}" if wanted is not None else ""
+            phases = f" with --phase {one_line(arguments.phase)}" if wanted is not None else ""
             context.console.remark(f"No BertPretrainJobs in {place}{phases}.")
     return EXIT_SUCCEEDED
 
@@ -79,7 +79,7 @@ def run_list(arguments: argparse.Namespace, context: Context) -> int:
 def _list_by_kubectl(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.phase is not None:
         raise InputError(
-            f"got --phase beside -o {printable(arguments.output)}; allowed: one of them",
+            f"got --phase beside -o {one_line(arguments.output)}; allowed: one of them",
             hint="kubectl prints such lists by itself; -o json --phase has the jobs for other programs",
         )
     text = print_jobs(

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bert_job.foreign_text import one_line
 from bert_operator.doctor.demands import worker_requests
 from bert_operator.doctor.objects import amount, mapping
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.plugin.job import Job, kind_of
 from bert_operator.plugin.prices import NODE, Prices
-from bert_operator.plugin.terminal import Cell, Ink, fold, printable, table
+from bert_operator.plugin.terminal import Cell, Ink, fold, table
 from bert_operator.timestamps import render_duration, time_of
 
 _HOUR_S = 3600.0
@@ -146,7 +147,7 @@ def _left_s(job: Job, unknown: list[str]) -> float | None:
         unknown.append("How long it will still take: it has not reported that yet.")
         return None
     if later := [stage.name for stage in job.stages() if stage.state == "waiting"]:
-        unknown.append(f"How long the stages after this one will take: {', '.join(map(printable, later))}.")
+        unknown.append(f"How long the stages after this one will take: {', '.join(map(one_line, later))}.")
     unknown.append("Attempts that will still fail; what they take comes on top.")
     return float(left)
 
@@ -158,7 +159,7 @@ def _count(value: object) -> int:
 def show_cost(job: Job, cost: Cost, prices: Prices, ink: Ink, width: int) -> list[str]:
     """Return a table of hours and prices, and what is not in it."""
     head = ["HOURS OF ONE", "SO FAR", "AT THE END"]
-    money = f" {printable(prices.currency)}" if prices.currency else ""
+    money = f" {one_line(prices.currency)}" if prices.currency else ""
     if prices.of_an_hour:
         head += [f"PRICE{money}", "COST SO FAR", "COST AT THE END"]
     rows: list[list[Cell]] = []
@@ -191,7 +192,7 @@ def show_cost(job: Job, cost: Cost, prices: Prices, ink: Ink, width: int) -> lis
 def not_known(cost: Cost, prices: Prices) -> list[str]:
     """Return what the figures do not include, as sentences."""
     unpriced = [_label(name) for name in cost.hours if name not in prices.of_an_hour]
-    unused = [printable(name) for name in prices.of_an_hour if name not in cost.hours]
+    unused = [one_line(name) for name in prices.of_an_hour if name not in cost.hours]
     found = [f"Not known: {sentence[0].lower()}{sentence[1:]}" for sentence in cost.unknown]
     if prices.of_an_hour and unpriced:
         found.append(f"Without a price, and not in the total: {', '.join(unpriced)}.")
@@ -228,7 +229,7 @@ def _rounded(hours: Mapping[str, float]) -> dict[str, float]:
 
 
 def _label(name: str) -> str:
-    return {"memory": "GiB of memory", NODE: "node (a pod of ranks)"}.get(name, printable(name))
+    return {"memory": "GiB of memory", NODE: "node (a pod of ranks)"}.get(name, one_line(name))
 
 
 def _number(value: float | None) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bert_job.foreign_text import one_line
 from bert_operator.plugin.event import Event
-from bert_operator.plugin.terminal import Cell, Ink, printable, table
+from bert_operator.plugin.terminal import Cell, Ink, table
 from bert_operator.plugin.views.phases import age
 
 
@@ -15,12 +16,12 @@ def show_events(events: Sequence[Event], ink: Ink, now_s: float) -> list[str]:
 
 
 def _row(event: Event, now_s: float) -> list[Cell]:
-    kind = printable(event.type)
+    kind = one_line(event.type)
     return [
         age(event.last_seen_s, now_s),
         str(event.times),
         (kind, "yellow") if kind == "Warning" else kind,
-        printable(event.object),
-        printable(event.reason),
-        printable(event.message),
+        one_line(event.object),
+        one_line(event.reason),
+        one_line(event.message),
     ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from bert_job.foreign_text import one_line
 from bert_operator.errors import InputError
 from bert_operator.plugin.job import Job
-from bert_operator.plugin.terminal import Cell, Ink, printable, table
+from bert_operator.plugin.terminal import Cell, Ink, table
 from bert_operator.plugin.views.phases import age, percent, phase_cell, text_or_dash
 
 # What needs somebody's hand stands first, what is done last.
@@ -25,7 +26,7 @@ def parse_phases(text: str) -> frozenset[str]:
     allowed = {phase.lower(): phase for phase in (_BLOCKED, *_ORDER)}
     words = [word.strip().lower() for word in text.split(",")]
     if unknown := [word for word in words if word not in allowed]:
-        raise InputError(f"--phase: got {printable(unknown[0]) or 'nothing'}; allowed: {', '.join(allowed)}")
+        raise InputError(f"--phase: got {one_line(unknown[0]) or 'nothing'}; allowed: {', '.join(allowed)}")
     return frozenset(allowed[word] for word in words)
 
 
@@ -53,7 +54,7 @@ def show_list(jobs: Sequence[Job], ink: Ink, now_s: float, *, wide: bool, with_n
         header.append("REASON")
     rows = [_row(job, now_s, wide=wide, with_namespace=with_namespace) for job in in_order(jobs)]
     if not wide and with_reason:
-        rows = [[*row, printable(_reason(job))] for row, job in zip(rows, in_order(jobs), strict=True)]
+        rows = [[*row, one_line(_reason(job))] for row, job in zip(rows, in_order(jobs), strict=True)]
     return table(header, rows, ink)
 
 

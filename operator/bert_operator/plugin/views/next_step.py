@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bert_job.foreign_text import one_line
 from bert_operator.plugin.job import Job
-from bert_operator.plugin.terminal import printable
 
 
 def next_step(job: Job, where: str = "") -> str:
@@ -18,7 +18,7 @@ def next_step(job: Job, where: str = "") -> str:
                 "A queue holds the job back and starts it when its turn comes: kubectl get workloads shows the queue."
             )
         case "Stopping":
-            return f"The pods save a checkpoint and leave. {printable(job.message)}".strip()
+            return f"The pods save a checkpoint and leave. {one_line(job.message)}".strip()
         case "Stopped":
             return f"kubectl bert resume {job.name}{where} continues {from_checkpoint(job)}."
         case "Succeeded":
@@ -30,14 +30,14 @@ def next_step(job: Job, where: str = "") -> str:
         case "Unseen":
             return "Waits for the operator: kubectl bert doctor finds out why none has looked at it."
         case "Elsewhere":
-            manager = printable(job.spec.get("managedBy"))
+            manager = one_line(job.spec.get("managedBy"))
             return f"Whatever {manager} does with it (spec.managedBy); the operator of this cluster leaves it alone."
-    return printable(job.message) or "-"
+    return one_line(job.message) or "-"
 
 
 def _while_running(job: Job, where: str) -> str:
     if job.reason == "NoProgress":
-        return printable(job.message)
+        return one_line(job.message)
     names = [stage.name for stage in job.stages() if stage.state == "waiting"]
     if job.status.get("stage") is None:
         return f"The first report of attempt {job.attempt}; kubectl bert logs -f {job.name}{where} shows what it does."
@@ -46,7 +46,7 @@ def _while_running(job: Job, where: str) -> str:
 
 def _while_pending(job: Job) -> str:
     if job.reason in ("WaitingToStart", "RetryingAtOnce", "RemovingPrevious", "BackingOff", ""):
-        return printable(job.message) or "The operator creates the first attempt."
+        return one_line(job.message) or "The operator creates the first attempt."
     # A blocker: its message ends with the remedy.
     return "The job goes on by itself once what is named above is fixed."
 
@@ -61,4 +61,4 @@ def _after_failure(job: Job, where: str) -> str:
 def from_checkpoint(job: Job) -> str:
     """Return where the next attempt starts from."""
     checkpoint = job.status.get("checkpoint")
-    return f"from {printable(checkpoint['stage'])} step {checkpoint['step']}" if checkpoint else "from its beginning"
+    return f"from {one_line(checkpoint['stage'])} step {checkpoint['step']}" if checkpoint else "from its beginning"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bert_job.foreign_text import one_line
 from bert_operator.plugin.job import Job
-from bert_operator.plugin.terminal import Cell, Colour, printable
+from bert_operator.plugin.terminal import Cell, Colour
 from bert_operator.timestamps import render_duration
 
 PHASE_COLOURS: Mapping[str, Colour] = {
@@ -43,4 +44,4 @@ def percent(job: Job) -> str:
 
 def text_or_dash(value: object) -> str:
     """Return text on one line, or a dash for nothing."""
-    return "-" if value in (None, "") else printable(value)
+    return "-" if value in (None, "") else one_line(value)

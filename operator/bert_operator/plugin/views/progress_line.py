@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bert_job.foreign_text import one_line
 from bert_operator.plugin.job import Job
-from bert_operator.plugin.terminal import printable
 
 
 def progress_line(job: Job) -> str:
@@ -16,7 +16,7 @@ def progress_line(job: Job) -> str:
             parts.append(f"loss {progress['loss']}")
         if progress.get("eta"):
             parts.append(f"{progress['eta']} left")
-    return printable("  ".join(parts))
+    return one_line("  ".join(parts))
 
 
 def state_line(job: Job) -> str:
@@ -28,4 +28,4 @@ def state_line(job: Job) -> str:
         parts.append(str(job.status["stage"]))
     if job.phase not in ("Running", "Succeeded"):
         parts.append(job.why)
-    return printable("  ".join(parts))
+    return one_line("  ".join(parts))

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bert_job.foreign_text import one_line
 from bert_operator.plugin.job import Job, Pod, Stage
 from bert_operator.plugin.queue_place import QueuePlace
-from bert_operator.plugin.terminal import Cell, Colour, Ink, fold, printable, table
+from bert_operator.plugin.terminal import Cell, Colour, Ink, fold, table
 from bert_operator.plugin.views.next_step import next_step
 from bert_operator.plugin.views.phases import age, phase_cell, text_or_dash
 from bert_operator.plugin.views.time_spent import TimeSpent, time_in_phases
@@ -65,7 +66,7 @@ def show_status(seen: StatusData, ink: Ink, *, verbose: bool = False, width: int
         lines += [line for part in _details(seen, ink) for line in ("", *part)]
     lines.append("")
     lines += _labelled("Next", next_step(job, seen.where), width)
-    lines += [line for text in seen.missing for line in _labelled("Not shown", printable(text), width)]
+    lines += [line for text in seen.missing for line in _labelled("Not shown", one_line(text), width)]
     return lines
 
 
@@ -122,9 +123,9 @@ def _attention(seen: StatusData) -> Iterator[tuple[str, Colour, str]]:
         since = age(time_of(stopped.get("lastTransitionTime")), seen.now_s) if stopped else "-"
         yield "PAUSED", "yellow", f"for {since}, by spec.runPolicy.suspend; it holds no nodes and no pods"
     for item in job.findings():
-        yield "ATTENTION", "red", f"{item.get('type')}, {item.get('reason')}: {printable(item.get('message', ''))}"
+        yield "ATTENTION", "red", f"{item.get('type')}, {item.get('reason')}: {one_line(item.get('message', ''))}"
     if job.phase in ("Failed", "Invalid"):
-        yield "ATTENTION", "red", f"{job.reason}: {printable(job.message)}"
+        yield "ATTENTION", "red", f"{job.reason}: {one_line(job.message)}"
     if job.phase == "Unseen":
         sentence = "No operator has looked at this job yet: is it running, and does it watch this namespace?"
         yield "ATTENTION", "red", sentence
@@ -167,7 +168,7 @@ def _figures(seen: StatusData, ink: Ink) -> Iterator[tuple[str, str]]:
     job, figures = seen.job, seen.job.figures()
     if seen.place is not None:
         elsewhere = f"{seen.place.before_in_cluster} with those of other queues for the same quota"
-        yield "Queue", f"{printable(seen.place.queue)}: {seen.place.before} before it, {elsewhere}"
+        yield "Queue", f"{one_line(seen.place.queue)}: {seen.place.before} before it, {elsewhere}"
     if job.progress.get("loss") is not None:
         yield "Loss", " ".join(filter(None, (str(job.progress["loss"]), _curve(seen, ink))))
     if job.progress.get("sequencesPerSecond") is not None:
@@ -178,7 +179,7 @@ def _figures(seen: StatusData, ink: Ink) -> Iterator[tuple[str, str]]:
         yield "Reported", f"{age(time_of(job.progress['lastUpdatedTime']), seen.now_s)} ago"
     if job.status.get("checkpoint"):
         checkpoint = job.status["checkpoint"]
-        yield "Checkpoint", f"{printable(checkpoint.get('stage'))} step {checkpoint.get('step')}"
+        yield "Checkpoint", f"{one_line(checkpoint.get('stage'))} step {checkpoint.get('step')}"
     for result in job.status.get("results") or ():
         yield "Evaluated", _result(result)
     yield "Image", text_or_dash(job.status.get("image") or job.spec.get("image"))
@@ -198,7 +199,7 @@ def output_of(job: Job) -> str:
     volume = output.get("volume") or {}
     claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
     where = f"claim {claim}, " if claim else f"{next(iter(volume))} volume, " if volume else ""
-    return printable(f"{where}{output.get('path', '-')}")
+    return one_line(f"{where}{output.get('path', '-')}")
 
 
 def _curve(seen: StatusData, ink: Ink) -> str:
@@ -214,7 +215,7 @@ def _result(result: Mapping[str, Any]) -> str:
     shown = [f"{_EVALUATION_FIGURES.get(name, name)} {value}" for name, value in metrics[:3]]
     step = f" at step {result['step']}" if result.get("step") is not None else ""
     met = {True: ", target met", False: ", below its target"}.get(result.get("targetMet"), "")  # type: ignore[arg-type]
-    return printable(f"{result.get('stage')}{step}: {', '.join(shown)}{met}")
+    return one_line(f"{result.get('stage')}{step}: {', '.join(shown)}{met}")
 
 
 def _failure_lines(job: Job, now_s: float, ink: Ink, *, verbose: bool, width: int) -> list[str]:
@@ -222,14 +223,14 @@ def _failure_lines(job: Job, now_s: float, ink: Ink, *, verbose: bool, width: in
     hidden = len(job.failures) - len(shown)
     lines = ["Failed attempts" + (f" (the newest {len(shown)} of {len(job.failures)}; -v: all)" if hidden else "")]
     for failure in shown:
-        reason = printable(failure.get("reason"))
+        reason = one_line(failure.get("reason"))
         facts = ", ".join(_facts_of(failure, now_s))
         first, *rest = fold(f"{reason}: {facts}", width - 5, "")
         # Painted when it is folded: colours take no columns.
         lines.append(f"  {failure.get('attempt')}  {first.replace(reason, ink.paint(reason, 'red'), 1)}")
         lines += [f"     {line}" for line in rest]
         for said in str(failure.get("message") or "").splitlines():
-            lines += [f"     {line}" for line in fold(printable(said), width - 5, "")]
+            lines += [f"     {line}" for line in fold(one_line(said), width - 5, "")]
     return lines
 
 
@@ -247,7 +248,7 @@ def _facts_of(failure: Mapping[str, Any], now_s: float) -> list[str]:
         f"counted as {_KINDS.get(str(failure.get('kind')), failure.get('kind'))}",
         f"newest checkpoint {at.get('stage')} step {at.get('step')}" if at else "no checkpoint by then",
     ]
-    return [printable(fact) for fact in facts if fact]
+    return [one_line(fact) for fact in facts if fact]
 
 
 def _details(seen: StatusData, ink: Ink) -> Iterator[list[str]]:
@@ -261,7 +262,7 @@ def _details(seen: StatusData, ink: Ink) -> Iterator[list[str]]:
                 pod.phase,
                 pod.node or "-",
                 age(pod.created_s, seen.now_s),
-                printable(pod.trouble or ""),
+                one_line(pod.trouble or ""),
             ]
             for pod in seen.pods
         ]
@@ -274,13 +275,13 @@ def _details(seen: StatusData, ink: Ink) -> Iterator[list[str]]:
                 str(item.get("status")),
                 str(item.get("reason")),
                 age(time_of(item.get("lastTransitionTime")), seen.now_s),
-                printable(item.get("message", "")),
+                one_line(item.get("message", "")),
             ]
             for item in conditions
         ]
         yield table(["CONDITION", "STATUS", "REASON", "FOR", "MESSAGE"], rows, ink)
     if job.figures():
-        rows = [[printable(name), printable(value)] for name, value in job.figures().items()]
+        rows = [[one_line(name), one_line(value)] for name, value in job.figures().items()]
         yield table(["FIGURE", "VALUE"], rows, ink)
     facts = [
         ("uid", job.uid),
@@ -288,7 +289,7 @@ def _details(seen: StatusData, ink: Ink) -> Iterator[list[str]]:
         ("minOperatorVersion", job.status.get("minOperatorVersion")),
         ("avoidedNodes", ", ".join(job.status.get("avoidedNodes") or ())),
     ]
-    yield [f"{name}: {printable(value)}" for name, value in facts if value]
+    yield [f"{name}: {one_line(value)}" for name, value in facts if value]
 
 
 def _labelled(label: str, text: str, width: int, label_length: int | None = None) -> list[str]:

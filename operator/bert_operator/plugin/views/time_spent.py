@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bert_job.foreign_text import one_line
 from bert_operator.plugin.job import Job, Pod
-from bert_operator.plugin.terminal import printable
 from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_duration, time_of
 
@@ -48,7 +48,7 @@ class TimeSpent:
         total_s = max(self.total_s, 1e-9)
         parts = sorted(self.seconds.items(), key=lambda part: -part[1])
         shares = ", ".join(f"{_percent(seconds / total_s)} {name}" for name, seconds in parts)
-        return printable(f"{shares}; of {render_duration(self.total_s)} of {self.of}")
+        return one_line(f"{shares}; of {render_duration(self.total_s)} of {self.of}")
 
     def document(self) -> dict[str, Any]:
         """Return the times as a JSON document."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from bert_job.foreign_text import one_line
 from bert_operator.plugin.job import Job, Json, read_pods
-from bert_operator.plugin.terminal import Cell, Ink, printable, table
+from bert_operator.plugin.terminal import Cell, Ink, table
 from bert_operator.plugin.views.phases import age, phase_cell
 from bert_operator.timestamps import time_of
 
@@ -72,7 +73,7 @@ def _state(item: Json) -> tuple[Cell, str, str]:
     """Return the state of an object, its node, and what is wrong with it."""
     if item.get("kind") == "Pod":
         (pod,) = read_pods([item])
-        return pod.phase, pod.node or "-", printable(pod.trouble or "")
+        return pod.phase, pod.node or "-", one_line(pod.trouble or "")
     status = item.get("status") or {}
     true = [found for found in status.get("conditions") or () if found.get("status") == "True"]
     if (item.get("metadata") or {}).get("deletionTimestamp"):
@@ -82,4 +83,4 @@ def _state(item: Json) -> tuple[Cell, str, str]:
     newest = true[-1]
     failed = newest.get("type") in ("Failed", "FailureTarget")
     why = f"{newest.get('reason', '')}: {newest.get('message', '')}".strip(": ") if failed else ""
-    return (str(newest.get("type")), "red") if failed else str(newest.get("type")), "-", printable(why)
+    return (str(newest.get("type")), "red") if failed else str(newest.get("type")), "-", one_line(why)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from bert_job.foreign_text import printable
 from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.commands.arguments import parse_corpus
 from bert_trainer.dataset.commands.terminal import ProgressBar, print_line
@@ -17,7 +18,6 @@ from bert_trainer.dataset.corpus.document import Document
 from bert_trainer.dataset.workers.pool import usable_cores
 from bert_trainer.errors import InputError
 from bert_trainer.system.atomic_files import create_partial, disk_errors
-from bert_trainer.system.files import shown
 
 _TICK_S = 0.2
 """Between two updates of the bar: one per document would cost more than reading."""
@@ -73,7 +73,7 @@ def _describe(settings: CorpusSpec) -> str:
 
 
 def _show(document: Document, num_sentences: int) -> None:
-    print_line(shown(document.name))
+    print_line(printable(document.name))
     for sentence in document.sentences[:num_sentences]:
         print_line(f"    {sentence}")
     if len(document.sentences) > num_sentences:

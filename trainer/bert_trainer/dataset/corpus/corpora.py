@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bert_job.foreign_text import printable
 from bert_job.preparation import CorpusSpec
 from bert_trainer.dataset.corpus.document import Document, digest_sentences
 from bert_trainer.dataset.corpus.formats.json_lines import read_json_lines
@@ -34,7 +35,6 @@ from bert_trainer.dataset.corpus.languages import check_language
 from bert_trainer.dataset.corpus.python_docs import python_docs_fingerprint, read_python_docs
 from bert_trainer.dataset.corpus.sentences import MAX_SENTENCE, SPLITTER_VERSION, LongSentences, long_sentences
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 from bert_trainer.system.heartbeat import watched
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class Corpus:
             parts.insert(0, f"skipped {summary}{f' ({join_paths(without_text)})' if without_text else ''}")
         if parts:
             level = logging.WARNING if _is_remarkable(skipped) else logging.INFO
-            logger.log(level, "%s: %s", shown(self.source), "; ".join(parts))
+            logger.log(level, "%s: %s", printable(self.source), "; ".join(parts))
         self._warn_of_long_sentences(long_sentences.since(before), kept, characters)
         if not number:
             raise InputError(f"{self.source}: holds no text{f' (skipped {summary})' if summary else ''}; {EXPECTED}")
@@ -135,11 +135,13 @@ class Corpus:
         reasons = Counter(reason for _, reason in self.found.skipped)
         for reason, count in sorted(reasons.items()):
             paths = [path for path, why in self.found.skipped if why == reason]
-            logger.warning("%s: skipped %s file(s) %s: %s", shown(self.source), f"{count:,}", reason, join_paths(paths))
+            logger.warning(
+                "%s: skipped %s file(s) %s: %s", printable(self.source), f"{count:,}", reason, join_paths(paths)
+            )
         for path, reason in self.found.skipped:
-            logger.info("%s: skipped, one of those %s", shown(path), reason)
+            logger.info("%s: skipped, one of those %s", printable(path), reason)
         for path in self.found.hidden:
-            logger.info("%s: skipped (its name begins with a full stop)", shown(path))
+            logger.info("%s: skipped (its name begins with a full stop)", printable(path))
 
     def _warn_of_long_sentences(self, split: LongSentences, kept: LongSentences, characters: int) -> None:
         for found, what in (
@@ -152,7 +154,7 @@ class Corpus:
             if found.sentences:
                 logger.warning(
                     "%s: %s sentence(s) of more than %s characters, %.1f %% of the text, %s",
-                    shown(self.source),
+                    printable(self.source),
                     f"{found.sentences:,}",
                     f"{MAX_SENTENCE:,}",
                     100 * found.characters / max(1, characters),
@@ -179,7 +181,7 @@ class Corpus:
                 yield document
             if not number:
                 without_text.append(path)
-                logger.info("%s: skipped (no text)", shown(path))
+                logger.info("%s: skipped (no text)", printable(path))
 
     def _read_file(self, path: Path, kind: FileFormat, rules: TextRules, skipped: Counter[str]) -> Iterator[Document]:
         settings = self.settings

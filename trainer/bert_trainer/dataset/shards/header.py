@@ -14,8 +14,8 @@ import h5py
 import numpy as np
 
 from bert_job.dataset_names import LayoutName
+from bert_job.foreign_text import printable
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 
 Split = Literal["training", "held_out"]
 
@@ -128,7 +128,7 @@ def require(path: Path, file: h5py.File, names: list[str]) -> dict[str, h5py.Dat
     datasets = {name: file.get(name) for name in names}
     missing = [name for name, dataset in datasets.items() if not isinstance(dataset, h5py.Dataset)]
     if missing:
-        found = shown(", ".join(sorted(file))) or "nothing"
+        found = printable(", ".join(sorted(file))) or "nothing"
         raise InputError(
             f"{path}: lacks the dataset(s) {', '.join(missing)}; found {found}",
             hint="take files of other programs out of the folder; shards are what 'bert-data build' writes",

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bert_job.foreign_text import printable
 from bert_trainer.dataset.shards.file_names import HELD_OUT_WORDS, TRAINING_WORDS, last_word, select_split
 from bert_trainer.dataset.shards.files import read_header, read_ragged
 from bert_trainer.dataset.shards.folder import SUFFIXES, is_shard, shard_folder_name
 from bert_trainer.dataset.shards.header import Split
 from bert_trainer.dataset.shards.tfrecord_file import has_tfrecord_name
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 
 _MAX_DEPTH = 5
 """Folders below the one that is searched: NVIDIA's shards lie three deep, below ``hdf5/`` and a corpus."""
@@ -75,8 +75,8 @@ class _Tree:
         self.entries += 1
         if self.entries > _MAX_ENTRIES:
             raise InputError(
-                f"{shown(self.root)}: got more than {_MAX_ENTRIES} files and folders to search for shards; allowed: "
-                f"{_MAX_ENTRIES}",
+                f"{printable(self.root)}: got more than {_MAX_ENTRIES} files and folders to search for shards; "
+                f"allowed: {_MAX_ENTRIES}",
                 hint=_FIELDS,
             )
 
@@ -104,7 +104,7 @@ class _Candidate:
 
     def __str__(self) -> str:
         at_most = "" if self.is_stated else "at most "
-        return f"{shown(self.folder)} ({at_most}{self.sequence_length} tokens, {self.max_predictions} predictions)"
+        return f"{printable(self.folder)} ({at_most}{self.sequence_length} tokens, {self.max_predictions} predictions)"
 
 
 def find_shard_folder(
@@ -122,7 +122,7 @@ def find_shard_folder(
     """
     if not dataset_root.is_dir():
         raise InputError(
-            f"{shown(dataset_root)}: no such dataset folder", hint=f"build it with 'bert-data build'; {_FIELDS}"
+            f"{printable(dataset_root)}: no such dataset folder", hint=f"build it with 'bert-data build'; {_FIELDS}"
         )
     wanted = _Wanted(sequence_length, max_predictions, split)
     by_name, has_split = _find_by_name(dataset_root, wanted)
@@ -279,8 +279,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _several(root: Path, wanted: _Wanted, candidates: list[_Candidate]) -> InputError:
     return InputError(
-        f"{shown(root)}: {len(candidates)} folders hold shards of {wanted}: "
-        f"{', '.join(shown(candidate.folder) for candidate in candidates[:_CANDIDATES_SHOWN])}"
+        f"{printable(root)}: {len(candidates)} folders hold shards of {wanted}: "
+        f"{', '.join(printable(candidate.folder) for candidate in candidates[:_CANDIDATES_SHOWN])}"
         f"{', ...' if len(candidates) > _CANDIDATES_SHOWN else ''}",
         hint="name one of them as the stage's shards (spec.stages[].pretrain.shards, .evaluate.shards)",
     )
@@ -295,14 +295,14 @@ def _none(tree: _Tree, wanted: _Wanted, candidates: list[_Candidate]) -> InputEr
         found += ", ..." if len(listed) > _CANDIDATES_SHOWN else ""
     else:
         folders, _ = _Tree(tree.root).list(tree.root)
-        found = ", ".join(shown(folder.name) for folder in folders[:_CANDIDATES_SHOWN]) or "no folder"
+        found = ", ".join(printable(folder.name) for folder in folders[:_CANDIDATES_SHOWN]) or "no folder"
         found += ", ..." if len(folders) > _CANDIDATES_SHOWN else ""
     if tree.damaged:
         found += f"; unusable: {str(tree.damaged[0]).splitlines()[0]}"
     if tree.unreadable:
-        found += f"; not readable: {', '.join(map(shown, tree.unreadable[:_CANDIDATES_SHOWN]))}"
+        found += f"; not readable: {', '.join(map(printable, tree.unreadable[:_CANDIDATES_SHOWN]))}"
     return InputError(
-        f"{shown(tree.root)}: no shards of {wanted}; found {found}", hint=_remedy(wanted, candidates, same)
+        f"{printable(tree.root)}: no shards of {wanted}; found {found}", hint=_remedy(wanted, candidates, same)
     )
 
 

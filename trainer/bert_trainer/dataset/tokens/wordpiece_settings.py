@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bert_job.foreign_text import printable
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUES = "##"
@@ -89,4 +89,4 @@ class WordPieceSettings:
 def refusal(path: Path, key: str, got: object, allowed: str, hint: str = _REMEDY) -> InputError:
     """Return the error for an unsupported tokenizer setting."""
     text = got if isinstance(got, str) and got.startswith("the ") else repr(got)
-    return InputError(f"{path}: {key}: got {shown(str(text)[:120])}; allowed: {allowed}", hint=hint)
+    return InputError(f"{path}: {key}: got {printable(str(text)[:120])}; allowed: {allowed}", hint=hint)

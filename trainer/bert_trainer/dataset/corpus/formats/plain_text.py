@@ -13,11 +13,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
+from bert_job.foreign_text import printable
 from bert_trainer.dataset.corpus.document import MAX_DOCUMENT, PIECE_COST, Document, split_into_documents
 from bert_trainer.dataset.corpus.formats.streams import read_lines
 from bert_trainer.dataset.corpus.sentences import Lines, clean_line, detect_lines, sentences_of
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def read_plain_text(path: Path, rules: TextRules) -> Iterator[Document]:
     if layout == "auto":
         layout = detect_lines(head, rules.language)
         # At INFO, which only bert-data read shows: a wrong guess is the first thing to look for in odd sentences.
-        logger.info("%s: lines are taken for %s", shown(path), layout)
+        logger.info("%s: lines are taken for %s", printable(path), layout)
     number = 0
     for document in _documents(chain(head, map(clean_line, lines)), rules.documents):
         characters = sum(map(len, document))
@@ -86,7 +86,7 @@ def _refuse_table(path: Path, head: list[str], min_lines: int) -> None:
     [(number, lines)] = tabs.most_common(1)
     if number and lines >= _MIN_TABLE_SHARE * tabs.total():
         raise InputError(
-            f"{shown(path)}: {lines} of its first {tabs.total()} lines have {number + 1} columns, parted by tabs; "
+            f"{printable(path)}: {lines} of its first {tabs.total()} lines have {number + 1} columns, parted by tabs; "
             "allowed: lines of text",
             hint="take the column that holds the text, for example: cut -f 4 FILE; or say lines: sentences to read the "
             "lines of a .txt file as they are",

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from bert_job.foreign_text import printable
 from bert_trainer.dataset.corpus.formats.mlperf_text import EVALUATION_FILE, LIST_NAMES, list_parts, looks_like_mlperf
 from bert_trainer.dataset.corpus.formats.streams import METHODS, read_head
 from bert_trainer.dataset.corpus.formats.zip_archives import is_zip, list_members
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import Search, search_below, shown, unreadable
+from bert_trainer.system.files import Search, search_below, unreadable
 
 Format = Literal["text", "wikipedia", "jsonLines", "mlperf"]
 FileFormat = Literal["text", "wikipedia", "jsonLines"]
@@ -146,7 +147,7 @@ def _find_by_name(root: Path, wanted: FileFormat | None, search: Search) -> Foun
     if not found:
         kinds = "no file" if wanted else "no .txt, .jsonl or .xml file"
         there = f"; there are {join_paths([path for path, _ in by_name])}" if by_name else ""
-        raise InputError(f"{shown(root)}: {kinds} in it; {EXPECTED}{there}")
+        raise InputError(f"{printable(root)}: {kinds} in it; {EXPECTED}{there}")
     return _found(
         wanted,
         found,
@@ -158,7 +159,7 @@ def _find_by_name(root: Path, wanted: FileFormat | None, search: Search) -> Foun
 def join_paths(paths: Sequence[Path], most: int = 10) -> str:
     """Return the first names and the number of the others."""
     more = f" and {len(paths) - most:,} more" if len(paths) > most else ""
-    return ", ".join(shown(path.name) for path in paths[:most]) + more
+    return ", ".join(printable(path.name) for path in paths[:most]) + more
 
 
 def _found(kind: Format | None, files: list[tuple[Path, FileFormat]], search: Search, reason: str) -> FoundFiles:
@@ -178,5 +179,5 @@ def _format_of(path: Path, wanted: Format | None) -> FileFormat:
     if kind == "text":
         for pattern, what, hint in _NO_PROSE:
             if pattern.fullmatch(path.name.lower()):
-                raise InputError(f"{shown(path)}: {what}; {EXPECTED}", hint=hint)
+                raise InputError(f"{printable(path)}: {what}; {EXPECTED}", hint=hint)
     return kind

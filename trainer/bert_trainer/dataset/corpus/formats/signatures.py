@@ -10,8 +10,8 @@ import codecs
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert_job.foreign_text import printable
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 
 HEAD_BYTES = 512
 """Enough for every signature below."""
@@ -83,9 +83,9 @@ def refuse_foreign(path: Path, head: bytes) -> None:
     found = next((it for it in _SIGNATURES if head.startswith(it.magic, it.offset)), None) or _unmarked_utf_16(head)
     if found is not None:
         raise InputError(
-            f"{shown(path)}: got {found.name}, by its first bytes; allowed: text in UTF-8, also compressed with gzip, "
-            "bzip2, xz or zstd, or in a zip archive",
-            hint=found.remedy.format(path=shown(path)),
+            f"{printable(path)}: got {found.name}, by its first bytes; allowed: text in UTF-8, also compressed with "
+            "gzip, bzip2, xz or zstd, or in a zip archive",
+            hint=found.remedy.format(path=printable(path)),
         )
 
 

@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from bert_job.foreign_text import printable
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
 
 _MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
 """Of the first member, or of the end of an archive without any."""
@@ -51,8 +51,8 @@ def list_members(path: Path) -> list[Path]:
     for name, what in _DOCUMENTS.items():
         if name in archive.NameToInfo:
             raise InputError(
-                f"{shown(path)}: got {what}, by the file {name} in it; allowed: an archive of text files",
-                hint=f"take its text out: pandoc --to plain --output text.txt {shown(path)}",
+                f"{printable(path)}: got {what}, by the file {name} in it; allowed: an archive of text files",
+                hint=f"take its text out: pandoc --to plain --output text.txt {printable(path)}",
             )
     members = []
     for info in archive.infolist():
@@ -90,7 +90,7 @@ def member_bytes(archive: Path, name: str) -> int:
 def _member(archive: Path, name: str) -> zipfile.ZipInfo:
     for info in _by_name(archive).get(name, ()):
         return info
-    raise InputError(f"{shown(archive)}: has no file {shown(name)}", hint="it was replaced while it was read")
+    raise InputError(f"{printable(archive)}: has no file {printable(name)}", hint="it was replaced while it was read")
 
 
 def _by_name(archive: Path) -> dict[str, list[zipfile.ZipInfo]]:
@@ -123,7 +123,7 @@ def _read_archive(path: Path, size: int, modified_ns: int) -> zipfile.ZipFile:
         return archive
     except (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError) as error:
         raise InputError(
-            f"{shown(path)}: the zip archive is damaged or cut off ({error})",
+            f"{printable(path)}: the zip archive is damaged or cut off ({error})",
             hint="transfer it again, to its end; unzip -t says whether it is whole",
         ) from error
 
@@ -138,9 +138,9 @@ def _check_directory(path: Path, size: int) -> None:
     # All ones: the other record has the number.
     if any(number > _MAX_DIRECTORY_BYTES for number in found if number != 0xFFFFFFFF):
         raise InputError(
-            f"{shown(path)}: got a list of members of {max(found) >> 20} MiB; allowed: at most "
+            f"{printable(path)}: got a list of members of {max(found) >> 20} MiB; allowed: at most "
             f"{_MAX_DIRECTORY_BYTES >> 20} MiB, some 200,000 files",
-            hint=f"unpack it, and name the folder: unzip {shown(path)} -d text",
+            hint=f"unpack it, and name the folder: unzip {printable(path)} -d text",
         )
 
 
@@ -154,7 +154,7 @@ def _check(path: Path, info: zipfile.ZipInfo, parts: tuple[str, ...]) -> None:
         got = f"compression method {info.compress_type}"
     if got:
         raise InputError(
-            f"{shown(path)}: the file {shown(info.filename)} in it has {got}; allowed: files that are stored or "
-            "deflated, without a key, below the archive",
-            hint=f"unpack it, and name the folder: unzip {shown(path)} -d text",
+            f"{printable(path)}: the file {printable(info.filename)} in it has {got}; allowed: files that are "
+            "stored or deflated, without a key, below the archive",
+            hint=f"unpack it, and name the folder: unzip {printable(path)} -d text",
         )

@@ -1,4 +1,4 @@
-"""Text from pods, programs and other people's objects, before it is kept in a status or shown on a terminal.
+"""Text from files, pods, programs and other people's objects, before it is kept in a status or shown on a terminal.
 
 What controls a terminal, or how signs beside it are drawn, lets text say something else than it shows: a line that
 rewrites the one above it, or a path whose end is written backwards (U+202E).
@@ -20,6 +20,19 @@ _UNSEEN = re.compile(
     "\ud800-\udfff"  # halves of surrogate pairs, which cannot be written as UTF-8 either
     "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f]"
 )
+
+
+def printable(text: object) -> str:
+    """Return what somebody wrote, for a message on one line: what is not displayed is escaped as Python does."""
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in shown)
+
+
+def one_line(text: object) -> str:
+    """Return a message of somebody else on one line: line breaks, and what is not displayed, are spaces."""
+    return "".join(sign if sign.isprintable() else " " for sign in str(text))
 
 
 def visible(text: str) -> str:
