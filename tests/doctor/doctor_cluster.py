@@ -18,8 +18,8 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from bert_operator.api.crd import render_crd
-from bert_operator.doctor.objects import dig
 from bert_operator.doctor.reading import NOT_FOUND, Refused
+from bert_operator.json_paths import dig
 from cluster_jobs import job_document
 from fake_cluster import merged
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import yaml
 
 from bert_operator.api.crd import render_crd
 from bert_operator.api.parsing.profiles import complete
+from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.schema.cluster import count_cpus
 from bert_operator.api.schema.status import Phase
 from bert_operator.cluster.settings import DEFAULT_TRAINER_IMAGE
@@ -22,6 +23,8 @@ from bert_operator.doctor.checks.settings import DEFAULT_TRAINER
 from bert_operator.doctor.gathering import known_fields
 from bert_operator.doctor.objects import amount, release_of, tag_of
 from bert_operator.doctor.rights import Right
+from bert_operator.doctor.snapshot import Listing, Parsed, Snapshot
+from sample_job import sample_document
 
 DEPLOY = Path(__file__).parents[2] / "deploy/kustomize"
 OVERLAYS = sorted(path.parent.name for path in DEPLOY.glob("overlays/*/settings.yaml"))
@@ -41,18 +44,44 @@ def test_needed_rights_are_those_that_are_shipped() -> None:
     assert set(NEEDED) == shipped
 
 
+def demand_of(spec: dict[str, Any], profiles: dict[str, Any]) -> demands.Demand:
+    """Return what a job asks for with these profiles."""
+    job = {"metadata": {"namespace": "team", "name": "demo"}, "spec": spec}
+    snapshot = Snapshot(
+        listings={"jobs": Listing((job,))}, settings=Parsed("bert-operator/settings", {"profiles": profiles})
+    )
+    return next(demand for demand in demands.find_demands(snapshot) if demand.namespace)
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_job_and_its_profile_ask_for_what_the_operator_makes_of_them(overlay: str) -> None:
-    settings = yaml.safe_load((DEPLOY / f"overlays/{overlay}/settings.yaml").read_text())
-    own = {
-        "workers": 3,
-        "resources": {"memory": "9Gi"},
-        "scheduling": {"nodeSelector": {"pool": "a"}},
-        "output": {"path": "x"},
+    profiles = yaml.safe_load((DEPLOY / f"overlays/{overlay}/settings.yaml").read_text())["profiles"]
+    for name in profiles:
+        job = sample_document()
+        job["spec"] |= {"profile": name, "workers": 3, "resources": {"memory": "9Gi"}}
+        job["spec"].pop("slotsPerWorker", None)
+        spec = parse_job(complete(job, profiles)).spec
+        found = demand_of(job["spec"], profiles)
+        assert (found.workers, found.image, found.queue) == (3, spec.image or "", spec.queue_name or "")
+        assert found.worker["memory"] == amount("9Gi")
+        assert found.worker.get("cpu") == (spec.cpus_per_worker if spec.resources.cpu is None else spec.resources.cpu)
+        privileged = {path for path, standard in found.privileges if standard == "privileged"}
+        assert privileged >= {"network.hostNetwork"} if spec.network.host_network else True
+
+
+def test_what_every_role_asks_for_counts() -> None:
+    spec = {
+        "workers": 2,
+        "cpu": {"ranksPerNode": "auto", "pinning": "numa", "numaNodes": 4, "coresPerRank": 8, "threadsPerCore": 2},
+        "worker": {"resources": {"rdma": {"resourceName": "rdma/hca", "perWorker": 1}}},
+        "launcher": {"securityContext": {"runAsUser": 0}},
     }
-    for name, profile in settings["profiles"].items():
-        merged = complete({"spec": {**own, "profile": name}}, settings["profiles"])["spec"]
-        assert demands.merge({**own, "profile": name}, profile) == merged
+    found = demand_of(spec, {})
+    assert found.worker["cpu"] == 8 * 4 * 2
+    assert dict(found.privileges) == {
+        "worker.resources.rdma": "privileged",
+        "launcher.securityContext.runAsUser: 0": "baseline",
+    }
 
 
 def test_phases_are_those_of_the_status() -> None:

@@ -16,14 +16,13 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 from ruamel.yaml import YAML
 
-from bert_operator.api.parsing.profiles import NETWORK_DEVICE_PREFIX
 from bert_operator.api.schema.bert_pretrain_job import JobSpec, RunPolicy
 from bert_operator.api.schema.cluster import DEFAULT_ACCELERATOR
 from bert_operator.cluster.limit_rules import ALLOWS_NONE, find_devices
 from bert_operator.cluster.limits import Bounds, Limits
 from bert_operator.cluster.settings import Settings
-from bert_operator.cluster.settings_rules import network_devices
 from bert_operator.errors import SettingsError
+from bert_operator.spec_documents import NETWORK_DEVICE_PREFIX, network_devices
 
 Document = dict[str, Any]
 
@@ -87,7 +86,7 @@ def _values(settings: Settings) -> dict[str, str]:
         ),
         "profileDevices": _literal(sorted(devices)),
         "profileNamespaces": _literal({name: list(allowed) for name, allowed in settings.profile_namespaces.items()}),
-        "networkDevices": _literal(sorted(network_devices(settings))),
+        "networkDevices": _literal(sorted(network_devices(settings.profiles.values()))),
         "networkDevicePrefix": _literal(NETWORK_DEVICE_PREFIX),
         **{to_camel(name): _literal(getattr(settings, name)) for name in _PRIVILEGES},
         "defaultWorkers": _literal(JobSpec.model_fields["workers"].default),

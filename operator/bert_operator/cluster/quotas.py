@@ -12,8 +12,8 @@ from bert_operator.cluster.demand import Demand
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.observation import has_ended
 from bert_operator.cluster.settings import Settings
-from bert_operator.cluster.settings_rules import network_devices
 from bert_operator.names import JobRef
+from bert_operator.spec_documents import network_devices
 from bert_operator.state.observed import Blocker
 
 RETRY_S = 5.0
@@ -27,7 +27,7 @@ class NamespaceQuotas:
         """Start without reservations. index: has the children that count; settings: have the bounds."""
         self._index = index
         self._settings = settings
-        self._not_counted = network_devices(settings)
+        self._not_counted = network_devices(settings.profiles.values())
         self._reserved: dict[JobRef, Demand] = {}
         self._waiting: dict[JobRef, Demand] = {}
 

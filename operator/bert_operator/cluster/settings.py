@@ -19,11 +19,12 @@ from ruamel.yaml.events import (
 )
 
 from bert_job.foreign_text import printable
-from bert_operator.api.parsing.profiles import find_profile_problems, without_nulls
+from bert_operator.api.parsing.profiles import find_profile_problems
 from bert_operator.cluster.egress import read_egress
 from bert_operator.cluster.limits import Limits, Namespace
 from bert_operator.errors import SettingsError
 from bert_operator.render.images import PLACEHOLDER_REGISTRY
+from bert_operator.spec_documents import without_nulls
 
 # A name that resolves nowhere, now or ever (RFC 6761, section 6.4): a registry that nobody of this project owns could
 # otherwise be somebody else's tomorrow, with an image of theirs. Whoever installs the operator names their own.

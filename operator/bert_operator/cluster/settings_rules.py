@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from bert_job.problems import ABSENT, UNKNOWN_FIELD, Problem, render_value
-from bert_operator.api.parsing.profiles import complete, find_privileges, profile_of
+from bert_operator.api.parsing.profiles import complete, profile_of
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.rules import mounts
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec, Metadata
 from bert_operator.cluster.limit_rules import frozen_limit_problems, limit_problems, size_problems
 from bert_operator.cluster.settings import Settings
 from bert_operator.errors import InvalidJob
+from bert_operator.spec_documents import find_privileges, network_devices
 
 Document = dict[str, Any]
 
@@ -67,7 +68,7 @@ def cluster_problems(job: BertPretrainJob, settings: Settings) -> Iterator[Probl
 
 def privilege_problems(document: Document, settings: Settings) -> Iterator[Problem]:
     """Yield privileges beyond its pods that a job requests and may not have. Profiles may grant them."""
-    for path, got in find_privileges(document["spec"], network_devices(settings)):
+    for path, got in find_privileges(document["spec"], network_devices(settings.profiles.values())):
         is_allowed, setting, instead = _grant(path, settings)
         if not is_allowed:
             yield Problem(
@@ -94,7 +95,7 @@ def frozen_problems(document: Document, frozen: Document, settings: Settings) ->
         profile = {}  # deleted or withdrawn, and with it what it granted
     yield from frozen_limit_problems(frozen, profile, settings.limits.of(namespace), settings.trainer_image)
     # Compared by kind and value: a profile and the job may mount the same folder at different paths of the spec.
-    devices = network_devices(settings)
+    devices = network_devices(settings.profiles.values())
     granted = {(_kind(path), got) for path, got in find_privileges(profile, devices)}
     for path, got in find_privileges(frozen, devices):
         is_allowed, setting, instead = _grant(path, settings)
@@ -127,12 +128,6 @@ def _grant(path: str, settings: Settings) -> tuple[bool, str, str]:
 
 def _kind(path: str) -> str:
     return path.rpartition(".")[2]
-
-
-def network_devices(settings: Settings) -> frozenset[str]:
-    """Return the resources that profiles use as network devices: a job might request one as its accelerator."""
-    found = (path_and_name for profile in settings.profiles.values() for path_and_name in find_privileges(profile))
-    return frozenset(str(name) for path, name in found if _kind(path) == "rdma")
 
 
 def _output_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:

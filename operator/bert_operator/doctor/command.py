@@ -10,9 +10,9 @@ from dataclasses import replace
 from bert_operator.doctor.catalog import CHECKS, PREFLIGHT, examine
 from bert_operator.doctor.checks.before import INSTALLING
 from bert_operator.doctor.gathering import THREADS, gather
-from bert_operator.doctor.objects import dig
 from bert_operator.doctor.reading import Reader, Refused
 from bert_operator.doctor.report import Report
+from bert_operator.json_paths import dig
 
 Right = tuple[str, str, str, str]
 

@@ -1,21 +1,20 @@
 """What jobs, and profiles for the jobs to come, ask of a cluster: read from documents that nobody has checked. Pure.
 
-A profile and a job are merged as the operator does it (``api.parsing.profiles``), as far as the fields here go; tests
-hold both against each other.
+Profiles and jobs are merged, and privileges found, by what the operator itself uses (``spec_documents``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from bert_operator.doctor.objects import Json, amount, dig, entries, mapping, name_of, namespace_of
+from bert_operator.doctor.objects import amount, name_of, namespace_of
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import Json, dig, mapping
+from bert_operator.spec_documents import count_ranks, find_privileges, list_volumes, merge_profile, network_devices
 
-_SECTIONS = ("cpu", "launcher", "network", "resources", "scheduling", "securityContext", "worker")
-_WHOLE = frozenset({"affinity", "nodeSelector", "topology"})
 _OVER = ("Succeeded", "Failed", "Invalid")
 _WAITING = (None, "Pending")
 
@@ -57,9 +56,10 @@ class Demand:
 def find_demands(snapshot: Snapshot) -> Iterator[Demand]:
     """Yield the demand of every active job and every profile."""
     profiles = snapshot.profiles()
+    devices = network_devices(profiles.values())
     settings = snapshot.settings.document if snapshot.settings else {}
     for name, profile in profiles.items():
-        yield _demand(f"profile {name}", "", profile, is_waiting=False)
+        yield _demand(f"profile {name}", "", profile, devices, is_waiting=False)
     for job in snapshot.own_jobs():
         phase = dig(job, "status", "phase")
         if phase in _OVER:
@@ -67,7 +67,9 @@ def find_demands(snapshot: Snapshot) -> Iterator[Demand]:
         own = mapping(job, "spec")
         profile = profiles.get(str(own.get("profile") or settings.get("defaultProfile") or ""), {})
         owner = f"job {namespace_of(job)}/{name_of(job)}"
-        yield _demand(owner, namespace_of(job), merge(own, profile), is_waiting=phase in _WAITING)
+        yield _demand(
+            owner, namespace_of(job), merge_profile(own, profile, profile), devices, is_waiting=phase in _WAITING
+        )
 
 
 def find_placed(snapshot: Snapshot) -> Iterator[tuple[Demand, str]]:
@@ -82,28 +84,8 @@ def find_placed(snapshot: Snapshot) -> Iterator[tuple[Demand, str]]:
             yield from ((demand, name) for name in snapshot.watched_namespaces() if name not in with_jobs)
 
 
-def merge(own: Json, profile: Json) -> Json:
-    """Return a job's spec with what its profile adds."""
-    merged = {**profile, **{key: value for key, value in own.items() if value is not None}}
-    for section in _SECTIONS:
-        if isinstance(own.get(section), dict) and isinstance(profile.get(section), dict):
-            merged[section] = _merge_section(profile[section], own[section])
-    for section in ("dataset", "output"):
-        if dig(own, section, "volume") is None and dig(profile, section, "volume") is not None:
-            merged[section] = {**mapping(own, section), "volume": profile[section]["volume"]}
-    return merged
-
-
-def _merge_section(profile: Json, own: Json) -> Json:
-    merged = {**profile, **{key: value for key, value in own.items() if value is not None}}
-    for key in profile.keys() & own.keys() - _WHOLE:
-        if isinstance(profile[key], dict) and isinstance(own[key], dict):
-            merged[key] = _merge_section(profile[key], own[key])
-    return merged
-
-
-def _demand(owner: str, namespace: str, spec: Json, *, is_waiting: bool) -> Demand:
-    sources = list(_volumes(spec))
+def _demand(owner: str, namespace: str, spec: Json, devices: Collection[str], *, is_waiting: bool) -> Demand:
+    claims = (dig(source, "persistentVolumeClaim", "claimName") for _, source in list_volumes(spec))
     selector = dig(spec, "worker", "nodeSelector")
     return Demand(
         owner=owner,
@@ -112,26 +94,17 @@ def _demand(owner: str, namespace: str, spec: Json, *, is_waiting: bool) -> Dema
         workers=_count(spec.get("workers")),
         worker=worker_requests(spec),
         node_selector=selector if isinstance(selector, dict) else mapping(spec, "scheduling", "nodeSelector"),
-        claims=frozenset(str(dig(source, "persistentVolumeClaim", "claimName")) for _, source in sources
-                         if dig(source, "persistentVolumeClaim", "claimName")),
+        claims=frozenset(str(claim) for claim in claims if claim),
         image=str(spec.get("image") or ""),
         queue=str(spec.get("queueName") or ""),
         precision=str(spec.get("precision") or ""),
         is_on_processors=not _resources(spec).get("accelerator"),
-        privileges=tuple(_privileges(spec, sources)),
-    )  # fmt: skip
+        privileges=tuple(_privileges(spec, devices)),
+    )
 
 
 def _count(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else 1
-
-
-def _volumes(spec: Json) -> Iterator[tuple[str, Json]]:
-    for section in ("dataset", "output", "workspace"):
-        if source := mapping(spec, section, "volume"):
-            yield f"{section}.volume", source
-    for entry in entries(spec, "volumes"):
-        yield f"volumes.{entry.get('name')}", mapping(entry, "source")
 
 
 def _resources(spec: Json) -> Json:
@@ -141,37 +114,36 @@ def _resources(spec: Json) -> Json:
 def worker_requests(spec: Json) -> dict[str, Fraction]:
     """Return a training worker's requests by resource: CPUs, memory in bytes, devices by name."""
     resources = _resources(spec)
-    slots = _count(spec.get("slotsPerWorker"))
+    ranks = count_ranks(spec)
     found: dict[str, Fraction] = {}
     cores = dig(spec, "cpu", "coresPerRank")
     if resources.get("cpu") is not None:
         found["cpu"] = amount(resources["cpu"])
     elif isinstance(cores, int):
-        found["cpu"] = Fraction(cores * slots * _count(dig(spec, "cpu", "threadsPerCore")))
+        found["cpu"] = Fraction(cores * ranks * _count(dig(spec, "cpu", "threadsPerCore")))
     if resources.get("memory") is not None:
         found["memory"] = amount(resources["memory"])
     accelerator = resources.get("accelerator")
     if isinstance(accelerator, dict) and accelerator.get("resourceClaim") is None:
         name = str(accelerator.get("resourceName") or "nvidia.com/gpu")
-        found[name] = Fraction(_count(accelerator.get("perWorker") or slots))
+        found[name] = Fraction(_count(accelerator.get("perWorker") or ranks))
     if rdma := mapping(resources, "rdma"):
         found[str(rdma.get("resourceName"))] = Fraction(_count(rdma.get("perWorker")))
     return found
 
 
-def _privileges(spec: Json, sources: list[tuple[str, Json]]) -> Iterator[tuple[str, str]]:
+def _privileges(spec: Json, devices: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield what is asked for, with the strictest Pod Security standard that allows it.
 
     Source: https://kubernetes.io/docs/concepts/security/pod-security-standards/
     """
-    for path, source in sources:
-        if source.get("hostPath") is not None:
-            yield f"{path}.hostPath", "privileged"
-        elif source.get("nfs") is not None:
+    for path, _ in find_privileges(spec, devices):
+        # Toleration of a lost node is not the pod's.
+        if not path.endswith(".safeToForcefullyDelete"):
+            yield path.removeprefix("spec."), "privileged"
+    for path, source in list_volumes(spec):
+        if source.get("nfs") is not None:
             yield f"{path}.nfs", "baseline"
-    if dig(spec, "network", "hostNetwork") is True:
-        yield "network.hostNetwork", "privileged"
-    if dig(spec, "network", "lockMemory") is True or mapping(spec, "resources", "rdma"):
-        yield "network.lockMemory", "privileged"
-    if dig(spec, "securityContext", "runAsUser") == 0:
-        yield "securityContext.runAsUser: 0", "baseline"
+    for names in (("securityContext",), ("launcher", "securityContext"), ("worker", "securityContext")):
+        if dig(spec, *names, "runAsUser") == 0:
+            yield f"{'.'.join(names)}.runAsUser: 0", "baseline"

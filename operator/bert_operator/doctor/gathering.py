@@ -19,9 +19,10 @@ from bert_operator.doctor.checks.admission import closed_services
 from bert_operator.doctor.checks.definition import NAME as DEFINITION
 from bert_operator.doctor.checks.kueue import GROUP as KUEUE
 from bert_operator.doctor.checks.network import proxy_services
-from bert_operator.doctor.objects import Json, dig, entries, name_of, namespace_of, template_of
+from bert_operator.doctor.objects import name_of, namespace_of, template_of
 from bert_operator.doctor.reading import FORBIDDEN, NOT_FOUND, Reader, Refused
 from bert_operator.doctor.snapshot import OPERATOR_SELECTOR, SETTINGS_KEY, Listing, Parsed, Snapshot
+from bert_operator.json_paths import Json, dig, entries
 from bert_operator.names import API_GROUP, API_VERSION
 from bert_operator.timestamps import parse_time
 

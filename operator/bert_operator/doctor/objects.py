@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
-Json = dict[str, Any]
+from bert_operator.json_paths import Json, dig, entries, mapping
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d+)|([munkMGTPE]|[KMGTPE]i)?)")
 _UNITS = {"": Fraction(1), "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000)}
@@ -25,28 +25,6 @@ def some(names: Iterable[str], shown: int = SHOWN) -> str:
     found = list(dict.fromkeys(names))
     listed = ", ".join(found[:shown])
     return f"{listed} and {len(found) - shown} more" if len(found) > shown else listed
-
-
-def dig(document: Any, *keys: str | int) -> Any:
-    """Return the value at a path of keys and indices; None if any part is missing or of another type."""
-    for key in keys:
-        if isinstance(key, int):
-            document = document[key] if isinstance(document, list) and len(document) > key else None
-        else:
-            document = document.get(key) if isinstance(document, dict) else None
-    return document
-
-
-def entries(document: Any, *keys: str | int) -> list[Json]:
-    """Return the objects of a list at a path; an empty list where there is none."""
-    found = dig(document, *keys)
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
-
-
-def mapping(document: Any, *keys: str | int) -> Json:
-    """Return the object at a path; an empty one where there is none."""
-    found = dig(document, *keys)
-    return found if isinstance(found, dict) else {}
 
 
 def name_of(document: Json) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from bert_operator.doctor.objects import Json, dig, entries, name_of, namespace_of
+from bert_operator.doctor.objects import name_of, namespace_of
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import Json, dig, entries
 
 
 class Right(NamedTuple):

@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from bert_operator.doctor.objects import (
-    Json,
-    containers,
-    dig,
-    entries,
-    images,
-    mapping,
-    name_of,
-    namespace_of,
-    template_of,
-)
+from bert_operator.doctor.objects import containers, images, name_of, namespace_of, template_of
+from bert_operator.json_paths import Json, dig, entries, mapping
 from bert_operator.names import is_managed_elsewhere
 
 OPERATOR_SELECTOR = "app.kubernetes.io/name=bert-operator"

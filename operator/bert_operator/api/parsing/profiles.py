@@ -1,23 +1,24 @@
 """Profiles: fields of a job's spec that belong to a cluster, kept in the operator's settings, overridden by the job's.
 
-A job's own fields win, one by one. Documents are merged before defaults are filled in: a default is not the user's
-choice and must not override the profile. For the same reason the definition has no defaults for these fields, or the
-API server would write them into every job (``crd``). Pure.
+A job's own fields win, one by one (``spec_documents``). Documents are merged before defaults are filled in: a default
+is not the user's choice and must not override the profile. For the same reason the definition has no defaults for these
+fields, or the API server would write them into every job (``crd``). Pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bert_job.problems import ABSENT, Problem, render_value
-from bert_job.section import FROM_PROFILE, Section, keys_of
+from bert_job.problems import Problem, render_value
+from bert_job.section import FROM_PROFILE, keys_of
 from bert_operator import names
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.schema.bert_pretrain_job import JobSpec
 from bert_operator.api.schema.scheduling import OBJECT_NAME_PATTERN
 from bert_operator.errors import InvalidJob
+from bert_operator.spec_documents import SECTIONS_WITH_VOLUME, merge_profile, without_nulls
 
 Document = dict[str, Any]
 Profiles = Mapping[str, Document]
@@ -29,17 +30,6 @@ _MARKED = {
 }
 PLATFORM_FIELDS = frozenset(_MARKED)
 """Fields of the spec that a profile may hold, whole."""
-_SECTIONS = tuple(key for key, kind in _MARKED.items() if isinstance(kind, type) and issubclass(kind, Section))
-"""Those that are merged field by field, and the sections in them too."""
-SECTIONS_WITH_VOLUME = ("dataset", "output")
-"""Sections of which a profile may hold ``volume``, and nothing else."""
-
-_BY_NAME = ("env", "volumes")
-"""Lists whose entries are merged by name; any other list of the job replaces that of the profile."""
-NETWORK_DEVICE_PREFIX = "rdma/"
-"""How the resources of the RDMA device plugins begin."""
-_WHOLE = frozenset({"affinity", "matchLabels", "nodeSelector", "topology"})
-"""Maps and sections that a job replaces as a whole: merged, they would select other nodes than either."""
 
 
 def complete(document: Document, profiles: Profiles, default_profile: str | None = None) -> Document:
@@ -52,7 +42,7 @@ def complete(document: Document, profiles: Profiles, default_profile: str | None
     if not isinstance(spec, dict):
         return document
     profile = profile_of(spec, profiles, default_profile)
-    return document if profile is None else {**document, "spec": _complete_spec(spec, profile)}
+    return document if profile is None else {**document, "spec": merge_profile(spec, profile, PLATFORM_FIELDS)}
 
 
 def profile_of(spec: Document, profiles: Profiles, default_profile: str | None = None) -> Document | None:
@@ -73,68 +63,6 @@ def profile_of(spec: Document, profiles: Profiles, default_profile: str | None =
             ]
         )
     return profiles[name]
-
-
-def _complete_spec(own: Document, profile: Document) -> Document:
-    # As in the API server, null is no value: it does not remove the profile's.
-    own = {
-        key: without_nulls(value) if key in PLATFORM_FIELDS else value
-        for key, value in own.items()
-        if value is not None
-    }
-    merged = {**profile, **own}
-    for name in _SECTIONS:
-        if name in own and name in profile:
-            merged[name] = _merge_sections(profile[name], own[name])
-    for name in SECTIONS_WITH_VOLUME:
-        if name in own and name in profile:
-            # A volume is merged as a whole: half of a claim and half of an NFS export would be neither.
-            merged[name] = {**own[name], **profile[name]} if _lacks_volume(own[name]) else own[name]
-    for name in _BY_NAME:
-        if name in own and name in profile:
-            merged[name] = _merge_by_name(profile[name], own[name])
-    return _count_ranks_once(own, merged)
-
-
-def _lacks_volume(section: Any) -> bool:
-    return isinstance(section, dict) and section.get("volume") is None
-
-
-def without_nulls(value: Any) -> Any:
-    """Return a copy in which no field of a section is null."""
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
-
-
-def _merge_sections(profile: Any, own: Any) -> Any:
-    if not isinstance(profile, dict) or not isinstance(own, dict):
-        return own
-    merged = {**profile, **own}
-    for name in profile.keys() & own.keys() - _WHOLE:
-        merged[name] = _merge_sections(profile[name], own[name])
-    return merged
-
-
-def _merge_by_name(profile: Any, own: Any) -> Any:
-    if not isinstance(own, list):
-        return own
-    taken = [entry.get("name") for entry in own if isinstance(entry, dict)]
-    return [*(entry for entry in profile if entry["name"] not in taken), *own]
-
-
-def _count_ranks_once(own: Document, merged: Document) -> Document:
-    """Keep only one of slotsPerWorker and cpu.ranksPerNode: the job's choice replaces the profile's.
-
-    Together they break ranks_are_counted_once, and the user would be blamed for a field of the profile.
-    """
-    if "slotsPerWorker" in own and "ranksPerNode" in merged.get("cpu", {}):
-        cpu = {key: value for key, value in merged["cpu"].items() if key != "ranksPerNode"}
-        # Where both are the job's own, the rule shall find them.
-        return {**merged, "cpu": cpu} if "ranksPerNode" not in own.get("cpu", {}) else merged
-    if isinstance(own.get("cpu"), dict) and "ranksPerNode" in own["cpu"] and "slotsPerWorker" not in own:
-        return {key: value for key, value in merged.items() if key != "slotsPerWorker"}
-    return merged
 
 
 def find_profile_problems(profiles: Any, default_profile: Any) -> Iterator[Problem]:
@@ -221,41 +149,3 @@ def _plain_job(profile: Document) -> Document:
         places = cpu.get({"socket": "sockets", "numa": "numaNodes"}.get(str(cpu.get("pinning")), ""))
         spec |= {"slotsPerWorker": places} if isinstance(places, int) else {}
     return {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": "any"}, "spec": spec}
-
-
-def find_privileges(spec: Document, network_devices: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each privilege in a spec.
-
-    Folders, network, network devices and locked memory of the node, and safeToForcefullyDelete.
-
-    It reads documents and not jobs: profiles and specs frozen by other releases are looked at too.
-
-    Args:
-        spec: with any fields missing.
-        network_devices: names of resources that are network devices, besides those with the prefix of RDMA plugins.
-    """
-    sections = [(name, spec.get(name)) for name in ("dataset", "output", "workspace")]
-    volumes = [(f"{name}.volume", section.get("volume")) for name, section in sections if isinstance(section, dict)]
-    entries = spec.get("volumes") or ()
-    volumes += [(f"volumes[{number}].source", entry.get("source")) for number, entry in enumerate(entries)]
-    for path, volume in volumes:
-        if isinstance(volume, dict) and volume.get("hostPath"):
-            yield f"spec.{path}.hostPath", volume["hostPath"].get("path", ABSENT)
-    for path in ("resources", "worker.resources"):
-        section: Any = spec
-        for name in path.split("."):
-            section = section.get(name) if isinstance(section, dict) else None
-        if isinstance(section, dict) and section.get("rdma"):
-            yield f"spec.{path}.rdma", section["rdma"].get("resourceName")
-        accelerator = (section.get("accelerator") or {}) if isinstance(section, dict) else {}
-        device = accelerator.get("resourceName")
-        if device and (device.startswith(NETWORK_DEVICE_PREFIX) or device in network_devices):
-            # Asked for as an accelerator, the device is the same.
-            yield f"spec.{path}.accelerator", device
-    for part, name in (
-        ("network", "hostNetwork"),
-        ("network", "lockMemory"),
-        ("scheduling", "safeToForcefullyDelete"),
-    ):
-        if (spec.get(part) or {}).get(name):
-            yield f"spec.{part}.{name}", True

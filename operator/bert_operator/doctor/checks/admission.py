@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bert_operator.doctor.finding import Finding, error
-from bert_operator.doctor.objects import Json, entries, mapping, name_of, some
+from bert_operator.doctor.objects import name_of, some
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import Json, entries, mapping
 
 OUR_REQUESTS = {
     ("", "pods"),

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from bert_operator.doctor.checks.definition import NAME
 from bert_operator.doctor.finding import Finding, error, note, warning
-from bert_operator.doctor.objects import entries, name_of, place_of
+from bert_operator.doctor.objects import name_of, place_of
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import entries
 from bert_operator.names import API_VERSION
 
 INSTALLING = (

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bert_operator.doctor.finding import Finding, error, warning
-from bert_operator.doctor.objects import Json, condition, entries, mapping, some
+from bert_operator.doctor.objects import condition, some
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import Json, entries, mapping
 from bert_operator.names import API_GROUP, API_VERSION
 
 NAME = f"bertpretrainjobs.{API_GROUP}"

@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bert_operator.doctor.finding import Finding, error, warning
-from bert_operator.doctor.objects import (
-    Json,
-    amount,
-    containers,
-    dig,
-    entries,
-    mapping,
-    name_of,
-    namespace_of,
-    place_of,
-    render_amount,
-    template_of,
-)
+from bert_operator.doctor.objects import amount, containers, name_of, namespace_of, place_of, render_amount, template_of
 from bert_operator.doctor.rights import Right, find_missing
 from bert_operator.doctor.snapshot import OPERATOR_SELECTOR, Snapshot
+from bert_operator.json_paths import Json, dig, entries, mapping
 
 RESTARTS = 3
 """Restarts of a pod from which on they are no accident."""

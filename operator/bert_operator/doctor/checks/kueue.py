@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 from bert_operator.doctor.demands import find_demands
 from bert_operator.doctor.finding import Finding, error, warning
-from bert_operator.doctor.objects import condition, dig, images, name_of, namespace_of, place_of, release_of, tag_of
+from bert_operator.doctor.objects import condition, images, name_of, namespace_of, place_of, release_of, tag_of
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import dig
 from bert_operator.names import API_GROUP, KIND
 
 GROUP = "kueue.x-k8s.io"

@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bert_operator.doctor.finding import Finding, error, warning
-from bert_operator.doctor.objects import (
-    Json,
-    dig,
-    entries,
-    images,
-    namespace_of,
-    place_of,
-    release_of,
-    tag_of,
-    template_of,
-)
+from bert_operator.doctor.objects import images, namespace_of, place_of, release_of, tag_of, template_of
 from bert_operator.doctor.rights import Right, find_missing
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import Json, dig, entries
 
 OLDEST = (0, 8, 0)
 """Kueue's documentation asks for this release, and jobs that a queue suspends need it."""

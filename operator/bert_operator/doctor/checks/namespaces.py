@@ -8,8 +8,9 @@ from fractions import Fraction
 
 from bert_operator.doctor.demands import Demand, find_demands, find_placed
 from bert_operator.doctor.finding import Finding, error
-from bert_operator.doctor.objects import amount, dig, mapping, name_of, namespace_of, place_of, render_amount, some
+from bert_operator.doctor.objects import amount, name_of, namespace_of, place_of, render_amount, some
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import dig, mapping
 
 ENFORCE = "pod-security.kubernetes.io/enforce"
 _STRICTNESS = {"privileged": 0, "baseline": 1, "restricted": 2}

@@ -7,8 +7,9 @@ from urllib.parse import urlsplit
 
 from bert_operator import cluster_dns
 from bert_operator.doctor.finding import Finding, error, note
-from bert_operator.doctor.objects import Json, dig, entries, mapping, name_of
+from bert_operator.doctor.objects import name_of
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import Json, dig, entries, mapping
 
 ENGINES = (
     "anetd", "antrea-agent", "aws-node", "azure-npm", "calico-node", "canal", "cilium", "kindnet",

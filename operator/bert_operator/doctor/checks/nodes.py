@@ -8,8 +8,9 @@ from fractions import Fraction
 
 from bert_operator.doctor.demands import Demand, find_demands
 from bert_operator.doctor.finding import Finding, error, note, warning
-from bert_operator.doctor.objects import Json, amount, condition, dig, entries, mapping, name_of, render_amount, some
+from bert_operator.doctor.objects import amount, condition, name_of, render_amount, some
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import Json, dig, entries, mapping
 from bert_operator.timestamps import parse_time
 
 SKEW_S = 10.0

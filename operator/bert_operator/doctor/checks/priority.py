@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from bert_operator.doctor.finding import Finding, error, note, warning
-from bert_operator.doctor.objects import Json, dig, entries, mapping, name_of, namespace_of, place_of, some, template_of
+from bert_operator.doctor.objects import name_of, namespace_of, place_of, some, template_of
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import Json, dig, entries, mapping
 
 HIGHEST_OF_USERS = 1_000_000_000
 """The highest value that a PriorityClass of somebody's may have; above are Kubernetes' own alone."""

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from itertools import chain
 
 from bert_operator.doctor.finding import Finding, error, note
-from bert_operator.doctor.objects import dig, entries, name_of, namespace_of, place_of
+from bert_operator.doctor.objects import name_of, namespace_of, place_of
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import dig, entries
 
 SLOW_S = 120.0
 """Seconds of a pull from which on it is worth a word: every new node takes them before its first step."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from bert_operator.doctor.demands import find_demands
 from bert_operator.doctor.finding import Finding, error
-from bert_operator.doctor.objects import dig, images, name_of, namespace_of, place_of
+from bert_operator.doctor.objects import images, name_of, namespace_of, place_of
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import dig
 
 PLACEHOLDER = "registry.invalid"
 """The registry of the names that are shipped, which resolves nowhere (``render.images``)."""

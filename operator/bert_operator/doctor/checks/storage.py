@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from bert_operator.doctor.demands import Demand, find_placed
 from bert_operator.doctor.finding import Finding, error, warning
-from bert_operator.doctor.objects import Json, dig, name_of, namespace_of, place_of, some
+from bert_operator.doctor.objects import name_of, namespace_of, place_of, some
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import Json, dig
 
 SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bert_operator.doctor.finding import Finding, warning
-from bert_operator.doctor.objects import dig, name_of, release_of
+from bert_operator.doctor.objects import name_of, release_of
 from bert_operator.doctor.snapshot import Snapshot
+from bert_operator.json_paths import dig
 
 OLDEST, NEWEST = (1, 31), (1, 36)
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from bert_job.foreign_text import one_line
 from bert_operator.doctor.demands import worker_requests
-from bert_operator.doctor.objects import amount, mapping
+from bert_operator.doctor.objects import amount
+from bert_operator.json_paths import mapping
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.plugin.job import Job, kind_of
 from bert_operator.plugin.prices import NODE, Prices
