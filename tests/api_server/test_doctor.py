@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from bert_operator.api.crd import render_crd
-from bert_operator.doctor.kubectl_reader import KubectlReader
 from bert_operator.doctor.reading import FORBIDDEN, NO_ANSWER, NOT_FOUND, Refused
+from bert_operator.plugin.kubectl import Kubectl
+from bert_operator.plugin.kubectl_reader import KubectlReader
 from control_plane import ControlPlane
 from doctor_api import ApiCluster, ApiReader
 from doctor_cluster import queue_definitions
@@ -51,7 +52,14 @@ def test_a_fault_is_found_by_its_own_check_and_by_no_other(cluster: ApiCluster, 
 
 @needs_kubectl
 def test_kubectl_shows_the_same(bare: ControlPlane, cluster: ApiCluster) -> None:
-    reader = KubectlReader(["kubectl", "--kubeconfig", str(bare.folder / "kubeconfig-admin")])
+    reader = KubectlReader(
+        Kubectl(
+            (
+                "--kubeconfig",
+                str(bare.folder / "kubeconfig-admin"),
+            )
+        )
+    )
     assert false_alarms(look(reader), set()) == ()
     (broken,) = [fault for fault in ASKED_FOR if fault.check == "settings"]
     trial = try_fault(cluster, broken, reader)
@@ -63,21 +71,53 @@ def test_kubectl_shows_the_same(bare: ControlPlane, cluster: ApiCluster) -> None
 
 @needs_kubectl
 def test_refusals_of_kubectl_are_told_apart(bare: ControlPlane) -> None:
-    reader = KubectlReader(["kubectl", "--kubeconfig", str(bare.folder / "kubeconfig-admin"), "--as", "nobody"])
+    reader = KubectlReader(
+        Kubectl(
+            (
+                "--kubeconfig",
+                str(bare.folder / "kubeconfig-admin"),
+                "--as",
+                "nobody",
+            )
+        )
+    )
     with pytest.raises(Refused) as refusal:
         reader.get("/api/v1/nodes?limit=500")
     assert refusal.value.status == FORBIDDEN
     with pytest.raises(Refused) as refusal:
-        KubectlReader(["kubectl", "--kubeconfig", str(bare.folder / "kubeconfig-admin")]).get("/apis/nowhere/v1/things")
+        KubectlReader(
+            Kubectl(
+                (
+                    "--kubeconfig",
+                    str(bare.folder / "kubeconfig-admin"),
+                )
+            )
+        ).get("/apis/nowhere/v1/things")
     assert refusal.value.status == NOT_FOUND
     with pytest.raises(Refused) as refusal:
-        KubectlReader(["kubectl", "--server", "https://127.0.0.1:1"]).get("/version")
+        KubectlReader(
+            Kubectl(
+                (
+                    "--server",
+                    "https://127.0.0.1:1",
+                )
+            )
+        ).get("/version")
     assert refusal.value.status == NO_ANSWER
 
 
 @needs_kubectl
 def test_who_may_do_nothing_is_told_so_and_nothing_is_called_well(bare: ControlPlane, cluster: ApiCluster) -> None:
-    reader = KubectlReader(["kubectl", "--kubeconfig", str(bare.folder / "kubeconfig-admin"), "--as", "nobody"])
+    reader = KubectlReader(
+        Kubectl(
+            (
+                "--kubeconfig",
+                str(bare.folder / "kubeconfig-admin"),
+                "--as",
+                "nobody",
+            )
+        )
+    )
     report = look(reader, pre=True)
     (rights,) = [outcome for outcome in report.outcomes if outcome.check == "rights"]
     (finding,) = rights.findings

@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / name) for name in ("operator", "tools/local_cluster", "tests/support", "tests/doctor")]
 
 from bert_operator.api.crd import render_crd  # noqa: E402
-from bert_operator.doctor.kubectl_reader import KubectlReader  # noqa: E402
+from bert_operator.plugin.kubectl import Kubectl  # noqa: E402
+from bert_operator.plugin.kubectl_reader import KubectlReader  # noqa: E402
 from control_plane import ControlPlane  # noqa: E402
 from doctor_api import ApiCluster  # noqa: E402
 from doctor_cluster import queue_definitions  # noqa: E402
@@ -36,7 +37,14 @@ def main() -> int:
     arguments = parser.parse_args()
     with ControlPlane(start=(), definitions=[render_crd(), *queue_definitions()]) as control_plane:
         cluster = ApiCluster(control_plane)
-        kubectl = KubectlReader(["kubectl", "--kubeconfig", str(control_plane.folder / "kubeconfig-admin")])
+        kubectl = KubectlReader(
+            Kubectl(
+                (
+                    "--kubeconfig",
+                    str(control_plane.folder / "kubeconfig-admin"),
+                )
+            )
+        )
         report = look(kubectl)
         print("\n".join(["a healthy cluster:", *report.lines()]), flush=True)
         false = false_alarms(report, set())

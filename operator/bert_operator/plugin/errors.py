@@ -21,9 +21,9 @@ EXIT_INTERRUPTED = 130
 class ApiRefused(OperatorError):
     """kubectl failed: the API server refused the request or did not respond."""
 
-    def __init__(self, message: str, *, status: int = 0, hint: str | None = None) -> None:
-        """Build the text. status: of the answer in HTTP; 0: there was none."""
-        self.status = status
+    def __init__(self, message: str, *, status: int = 0, hint: str | None = None, said: str = "") -> None:
+        """Build the text. status: of the answer in HTTP; 0: there was none. said: what kubectl or the server wrote."""
+        self.status, self.said = status, said
         super().__init__(message, hint=hint)
 
 

@@ -49,6 +49,12 @@ _STATUS = {
 }
 _SILENT = ("Unable to connect to the server", "The connection to the server", "i/o timeout", "no route to host")
 _NO_KIND = ("doesn't have a resource type", "no matches for kind", "the server could not find the requested resource")
+_UNKNOWN = ("must be logged in", "Unauthorized")
+_HINTS = {
+    401: "log in to the cluster again; kubectl auth whoami says as whom it knows you",
+    403: "ask whoever runs the cluster for the roles view (to look) or edit (to change) in this namespace",
+}
+"""By status."""
 _MAX_ANSWER = 4000
 """Characters of an error that are shown."""
 _MAX_ERRORS = 100_000
@@ -88,20 +94,31 @@ class Kubectl:
         """Return kubectl for another namespace."""
         return replace(self, namespace=namespace)
 
-    def run(self, *words: str, given: str | None = None) -> Ended:
+    def run(self, *words: str, given: str | None = None, timeout_s: float | None = None) -> Ended:
         """Run a command and wait for its end, whatever its exit code.
 
         Args:
             words: What stands behind ``kubectl`` and the options.
             given: Its standard input; None: an empty one.
+            timeout_s: After which it is ended.
 
         Raises:
             LaunchError: There is no kubectl.
+            WaitTimeout: It did not end in time.
         """
-        with _found(self.program):
-            ended = subprocess.run(
-                self._command(words), input=given or "", capture_output=True, text=True, errors="replace", check=False
-            )
+        try:
+            with _found(self.program):
+                ended = subprocess.run(
+                    self._command(words),
+                    input=given or "",
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    check=False,
+                    timeout=timeout_s,
+                )
+        except subprocess.TimeoutExpired as late:
+            raise WaitTimeout(f"kubectl {words[0]} did not end within {timeout_s:g} s") from late
         return Ended(ended.returncode, ended.stdout, ended.stderr)
 
     def call(self, *words: str, given: str | None = None) -> str:
@@ -244,6 +261,7 @@ def explain(words: Sequence[str], errors: str) -> ApiRefused:
         return ApiRefused(
             f"{asked}: the cluster does not know BertPretrainJobs",
             status=404,
+            said=text,
             hint="install the operator (docs/guides/install.md), or name another cluster by --context",
         )
     found = _FROM_SERVER.match(text)
@@ -251,18 +269,18 @@ def explain(words: Sequence[str], errors: str) -> ApiRefused:
         reason, message = found[1] or "InternalError", found[2]
         status = _STATUS.get(reason, 500)
         if reason == "NotFound":
-            return NoSuchObject(f"{asked}: {message}", status=status, hint="kubectl bert list -A shows every job")
-        hints = {
-            401: "log in to the cluster again; kubectl auth whoami says as whom it knows you",
-            403: "ask whoever runs the cluster for the roles view (to look) or edit (to change) in this namespace",
-        }
-        return ApiRefused(f"{asked}: {reason}: {message}", status=status, hint=hints.get(status))
+            hint = "kubectl bert list -A shows every job"
+            return NoSuchObject(f"{asked}: {message}", status=status, hint=hint, said=message)
+        return ApiRefused(f"{asked}: {reason}: {message}", status=status, hint=_HINTS.get(status), said=message)
     if any(sign in text for sign in _SILENT):
         return ApiRefused(
             f"{asked}: the API server does not answer: {text}",
             hint="kubectl cluster-info; --context and --kubeconfig choose another cluster",
+            said=text,
         )
-    return ApiRefused(f"{asked}: {text.removeprefix('error: ')}")
+    said = text.removeprefix("error: ")
+    status = 401 if any(sign in text for sign in _UNKNOWN) else 0
+    return ApiRefused(f"{asked}: {said}", status=status, hint=_HINTS.get(status), said=said)
 
 
 @contextlib.contextmanager

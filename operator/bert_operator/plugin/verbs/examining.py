@@ -9,12 +9,12 @@ from typing import Any
 from bert_job.foreign_text import one_line
 from bert_operator import __version__
 from bert_operator.doctor import command
-from bert_operator.doctor.kubectl_reader import KubectlReader
 from bert_operator.doctor.reading import Refused
 from bert_operator.errors import EXIT_SUCCEEDED
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.errors import ApiRefused
 from bert_operator.plugin.kubectl import Kubectl
+from bert_operator.plugin.kubectl_reader import KubectlReader
 from bert_operator.plugin.reading import first_line
 
 _OPERATORS = "app.kubernetes.io/name=bert-operator"
@@ -38,7 +38,7 @@ def run_doctor(arguments: argparse.Namespace, context: Context) -> int:
     found, and 1 where an error was found or a check could not look.
     """
     try:
-        report = command.run(arguments, KubectlReader([context.kubectl.program, *context.kubectl.options]))
+        report = command.run(arguments, KubectlReader(context.kubectl))
     except Refused as refusal:
         raise ApiRefused(
             f"the API server gave no answer: {refusal.message}",
