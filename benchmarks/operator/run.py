@@ -7,6 +7,8 @@ mean of the two. With ``--before FOLDER``, the folder ``operator`` of another ch
 first, on a control plane of its own and under the definitions of this checkout. Beside each of them mpi_controller.py
 writes the first status of every MPIJob, as mpi-operator does, which itself does not run: the pods that it would make at
 once are created by the benchmark when the children are there, so that memory is that of an operator that knows them.
+At last all pods run, and kubelet.py answers whoever asks for their logs with a new progress record each time: then the
+operator's processor time is that of jobs that train and report (``steady_cpu_s_per_min``).
 
 The line of a size comes as soon as it is measured; what is being done meanwhile goes to standard error.
 """
@@ -14,6 +16,7 @@ The line of a size comes as soon as it is measured; what is being done meanwhile
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import re
@@ -34,7 +37,9 @@ sys.path.insert(0, str(ROOT / "tools/local_cluster"))
 
 from bert_operator.api.crd import render_crd  # noqa: E402
 from bert_operator.cluster.settings import Settings  # noqa: E402
+from bert_operator.names import CONTAINER  # noqa: E402
 from bert_operator.render import names  # noqa: E402
+from bert_operator.timestamps import render_time  # noqa: E402
 from cluster_api import Api, in_parallel, wait_until  # noqa: E402 - after the path
 from component import Component  # noqa: E402
 from control_plane import ControlPlane, namespace_of  # noqa: E402
@@ -51,6 +56,9 @@ ASK_EVERY_S = 0.25
 QUIET_FOR_S, QUIET_SHARE = 2.0, 0.02
 """It has nothing left to do if it uses no more than this share of a processor for so long."""
 TOLD_EVERY_S = 10.0
+STEADY_S = 120.0
+"""In which the operator compares all that it knows twice, and reads 1,200 logs."""
+NODE = "bench"
 WRITTEN = ("bertpretrainjobs", "configmaps", "mpijobs", "jobs", "events")
 STARTED_S = time.monotonic()
 
@@ -71,6 +79,9 @@ class Round:
     restart_s: float
     restart_cpu_s: float
     restart_rss_mb: float
+    steady_cpu_s_per_min: float
+    """Of all jobs together, while they train and report."""
+    steady_rss_mb: float
     bare_jobs_per_s: list[float] = field(default_factory=list)
 
     @property
@@ -81,7 +92,7 @@ class Round:
 
 HEADER = (
     f"{'jobs':>6} {'jobs/s':>8} {'limit':>8} {'of limit':>8} {'writes/job':>10} {'cpu ms/job':>10} "
-    f"{'pods':>6} {'rss MB':>7} {'restart s':>9} {'its cpu s':>9} {'rss after':>9}"
+    f"{'pods':>6} {'rss MB':>7} {'restart s':>9} {'its cpu s':>9} {'rss after':>9} {'cpu s/min':>9} {'rss then':>8}"
 )
 
 
@@ -91,7 +102,8 @@ def render_line(one: Round) -> str:
         f"{one.jobs:6} {one.operator_jobs_per_s:8.1f} {one.limit:8.1f} "
         f"{one.operator_jobs_per_s / one.limit:8.2f} {one.writes_per_job:10.2f} "
         f"{one.operator_cpu_ms_per_job:10.1f} {one.jobs * PODS_PER_JOB:6} {one.rss_mb:7.1f} "
-        f"{one.restart_s:9.2f} {one.restart_cpu_s:9.2f} {one.restart_rss_mb:9.1f}   bare runs: "
+        f"{one.restart_s:9.2f} {one.restart_cpu_s:9.2f} {one.restart_rss_mb:9.1f} "
+        f"{one.steady_cpu_s_per_min:9.2f} {one.steady_rss_mb:8.1f}   bare runs: "
         f"{', '.join(f'{rate:.0f}' for rate in one.bare_jobs_per_s)}; reports of silence: {one.silences}"
     )
 
@@ -105,6 +117,7 @@ def render_change(before: Round, now: Round) -> str:
         "rss": now.rss_mb / before.rss_mb,
         "restart": now.restart_s / before.restart_s,
         "restart cpu": now.restart_cpu_s / before.restart_cpu_s,
+        "steady cpu": now.steady_cpu_s_per_min / before.steady_cpu_s_per_min,
     }
     return f"{now.jobs:6} of before: {', '.join(f'{name} {ratio:.2f}' for name, ratio in ratios.items())}"
 
@@ -143,7 +156,8 @@ def main() -> int:
         f"bench-operator: jobs={main_round.jobs} jobs_per_s={main_round.operator_jobs_per_s:.1f} "
         f"apiserver_limit_jobs_per_s={main_round.limit:.1f} "
         f"rss_mb={max(main_round.rss_mb, main_round.restart_rss_mb):.0f} "
-        f"restart_s={main_round.restart_s:.1f} writes_per_job={main_round.writes_per_job:.2f}"
+        f"restart_s={main_round.restart_s:.1f} writes_per_job={main_round.writes_per_job:.2f} "
+        f"steady_cpu_s_per_min={main_round.steady_cpu_s_per_min:.2f}"
     )
     return 0
 
@@ -170,6 +184,12 @@ def run_round(jobs: int, folder: Path | None) -> Round:
         say(f"{jobs:,} jobs: {whose} starts again")
         operator.kill()
         restart_s = operator.start_and_wait(jobs)
+        restart_cpu_s, restart_rss_mb = operator.cpu_s(), operator.resident_bytes / 1e6
+        say(f"{jobs:,} jobs: their pods run, and tell of progress")
+        with kubelet(control_plane):
+            run_pods(api, jobs)
+            operator.wait_running(jobs)
+            steady_cpu_s_per_min = operator.measure_steady()
         return Round(
             jobs=jobs,
             operator_jobs_per_s=rate,
@@ -178,8 +198,10 @@ def run_round(jobs: int, folder: Path | None) -> Round:
             operator_cpu_ms_per_job=cpu_ms,
             rss_mb=rss_mb,
             restart_s=restart_s,
-            restart_cpu_s=operator.cpu_s(),
-            restart_rss_mb=operator.resident_bytes / 1e6,
+            restart_cpu_s=restart_cpu_s,
+            restart_rss_mb=restart_rss_mb,
+            steady_cpu_s_per_min=steady_cpu_s_per_min,
+            steady_rss_mb=operator.resident_bytes / 1e6,
         )
 
 
@@ -240,6 +262,22 @@ class Operator(OperatorProcess):
             return looked >= jobs and known == pods and depth == oldest_s == 0
 
         wait_until(is_idle, "an operator with nothing left to do", timeout_s=DEADLINE_S, every_s=ASK_EVERY_S)
+
+    def wait_running(self, jobs: int) -> None:
+        """Return once it has told of all jobs that they run, and has nothing left to do."""
+
+        def is_idle() -> bool:
+            running, depth = self.figures('jobs{phase="Running"}', "queue_depth")
+            return running == jobs and depth == 0
+
+        wait_until(is_idle, "jobs that run", timeout_s=DEADLINE_S, every_s=ASK_EVERY_S)
+        self.wait_resyncs(1)
+
+    def measure_steady(self) -> float:
+        """Return the seconds of processor time that it uses in a minute while it is left alone."""
+        began_s, used_s = time.monotonic(), self.cpu_s()
+        time.sleep(STEADY_S)
+        return 60 * (self.cpu_s() - used_s) / (time.monotonic() - began_s)
 
     def cpu_s(self) -> float:
         """Return the seconds of processor time that it has used."""
@@ -354,30 +392,110 @@ def count_writes(api: Api) -> int:
     return total
 
 
+def pod_name(number: int, index: int) -> str:
+    """Return the name of a job's pod; the last one is the launcher's."""
+    role = names.LAUNCHER if index == WORKERS else names.WORKER
+    return f"{names.child_name(f'job-{number}', 'training', 1, is_mpi=True)}-{role}-{index}"
+
+
 def create_pods(api: Api, jobs: int) -> None:
     """Create the pods that mpi-operator would make, in the size that they have."""
+    children = {
+        (item["metadata"]["namespace"], item["metadata"]["name"]): item["metadata"]["uid"]
+        for item in api.list("kubeflow.org/v2beta1/mpijobs")
+    }
 
     def create(pair: tuple[int, int]) -> None:
         number, index = pair
         role = names.LAUNCHER if index == WORKERS else names.WORKER
-        job = f"job-{number}"
+        job, namespace = f"job-{number}", namespace_of_job(number)
         child = names.child_name(job, "training", 1, is_mpi=True)
+        owner = {
+            "apiVersion": "kubeflow.org/v2beta1",
+            "kind": "MPIJob",
+            "name": child,
+            "uid": children[namespace, child],
+            "controller": True,
+        }
         variables = [{"name": f"VARIABLE_{count}", "value": "x" * 40} for count in range(30)]
         api.create({
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
-                "name": f"{child}-{role}-{index}",
-                "namespace": namespace_of_job(number),
+                "name": pod_name(number, index),
+                "namespace": namespace,
                 "labels": {**names.labels(job, "training", 1), names.ROLE_LABEL: role},
+                "ownerReferences": [owner],
             },
-            "spec": {"containers": [{"name": "trainer", "image": Settings().trainer_image, "env": variables}]},
+            "spec": {
+                "nodeName": NODE,
+                "containers": [{"name": CONTAINER, "image": Settings().trainer_image, "env": variables}],
+            },
         }).expect()  # fmt: skip
 
     for namespace in NAMESPACES:
         account = {"metadata": {"name": "default", "namespace": namespace}}
         api.create({"apiVersion": "v1", "kind": "ServiceAccount", **account})
     in_parallel(create, [(number, index) for number in range(jobs) for index in range(PODS_PER_JOB)], threads=8)
+
+
+@contextmanager
+def kubelet(control_plane: ControlPlane) -> Iterator[None]:
+    """Have a node whose kubelet answers for logs, and for nothing else."""
+    api = control_plane.api
+    jobs = {
+        (item["metadata"]["namespace"], item["metadata"]["name"]): item["metadata"]["uid"]
+        for item in api.list("bert-operator.dev/v1alpha1/bertpretrainjobs")
+    }
+    uids = {
+        f"{namespace}/{pod_name(int(name.removeprefix('job-')), WORKERS)}": uid
+        for (namespace, name), uid in jobs.items()
+    }
+    certificates = control_plane.ca_file.parent
+    pair = certificates / "kubelet.pem"
+    pair.touch(mode=0o600)
+    pair.write_text(control_plane.ca_file.with_suffix(".key").read_text() + control_plane.ca_file.read_text())
+    server = subprocess.Popen(
+        [sys.executable, str(HERE / "kubelet.py"), str(pair)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(uids))
+        server.stdin.close()
+        api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}).expect()
+        status = {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": int(server.stdout.readline())}},
+        }
+        api.patch("v1/nodes", NODE, {"status": status}, subresource="status").expect()
+        yield
+    finally:
+        server.kill()
+        server.wait()
+
+
+def run_pods(api: Api, jobs: int) -> None:
+    """Write that all pods run, as their kubelet would."""
+    now = render_time(time.time())
+    conditions = [
+        {"type": kind, "status": "True"} for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+    ]
+    container = {
+        "name": CONTAINER,
+        "ready": True,
+        "restartCount": 0,
+        "image": "trainer",
+        "imageID": "",
+        "state": {"running": {"startedAt": now}},
+    }
+    status = {"phase": "Running", "conditions": conditions, "containerStatuses": [container], "startTime": now}
+
+    def run(pair: tuple[int, int]) -> None:
+        place = pod_name(*pair), {"status": status}, namespace_of_job(pair[0])
+        api.patch("v1/pods", *place, subresource="status").expect()
+
+    in_parallel(run, [(number, index) for number in range(jobs) for index in range(PODS_PER_JOB)], threads=8)
 
 
 if __name__ == "__main__":

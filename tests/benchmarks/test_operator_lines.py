@@ -32,7 +32,7 @@ def test_the_line_of_a_size_comes_before_the_next_size_is_begun(
 
     def run_round(jobs: int, folder: Path | None) -> Any:
         printed.append(capsys.readouterr().out)
-        return bench.Round(jobs, 50.0, 4.0, 0, 5.7 if folder is None else 11.4, 90.0, 1.5, 1.2, 95.0)
+        return bench.Round(jobs, 50.0, 4.0, 0, 5.7 if folder is None else 11.4, 90.0, 1.5, 1.2, 95.0, 2.5, 99.0)
 
     monkeypatch.setattr(bench, "run_round", run_round)
     monkeypatch.setattr(bench, "run_bare", lambda jobs: next(rates))
@@ -52,5 +52,5 @@ def test_the_line_of_a_size_comes_before_the_next_size_is_begun(
     assert bench.main() == 0
     _, _, change, _ = capsys.readouterr().out.splitlines()
     assert change.strip() == (
-        "100 of before: jobs/s 1.00, writes 1.00, cpu 0.50, rss 1.00, restart 1.00, restart cpu 1.00"
+        "100 of before: jobs/s 1.00, writes 1.00, cpu 0.50, rss 1.00, restart 1.00, restart cpu 1.00, steady cpu 1.00"
     )
