@@ -49,7 +49,6 @@ FIRST_CREATION_PAUSE_S = 2.0
 MAX_CREATION_PAUSE_S = 60.0
 NAME_PAUSE_S = 5.0
 """For names: no watch tells of the objects of others."""
-CHILDREN_PER_PAGE = 20
 ENDED_PHASES = ("Succeeded", "Failed")
 
 _log = logging.getLogger(__name__)
@@ -149,29 +148,19 @@ class Children:
         """Return the children controlled by this very job; the garbage collector deletes a namesake's."""
         return self._index.own_children(ref, summary.uid)
 
-    async def refresh(self, ref: JobRef, summary: JobSummary) -> None:
-        """Read a job's children from the API server, since a watch may lag."""
-        for kind in ("Job", "MPIJob"):
-            try:
-                await self._refresh(kind, ref)
-            except ApiError as error:
-                # Not served before mpi-operator is installed, and jobs with one worker do not need it.
-                if kind == "MPIJob" and error.status == 404:
-                    continue
-                raise
-        for record in self._records(ref, summary):
-            await self._look_for(ref, record)
+    async def find(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> None:
+        """Read the newest child from the API server: a watch may lag, and loses sight of one that was relabelled.
 
-    async def _refresh(self, kind: str, ref: JobRef) -> None:
-        # Anybody may label objects of theirs: as many, and as large, as the namespace takes.
-        selector = {"labelSelector": f"{names.JOB_LABEL}={ref.name}"}
-        async for page in self._api.pages(path_of(kind, ref.namespace), CHILDREN_PER_PAGE, selector):
-            # Only adds. Children that are missing here are dropped by the reflector, whose list has a version to
-            # compare.
-            for item in page.get("items") or ():
-                # Items of a list carry no kind.
-                self._index.put_child({**item, "kind": kind})
-            del page
+        By the uid that the status, or its creation, has on record; else by the names that the child of the newest
+        attempt may have, and its owner: a run of this operator before may have created it and ended. Called before a
+        child is called lost or stopped for good, and before another one is created.
+        """
+        records = self._records(job.ref, summary)
+        for record in records:
+            await self._look_for(job.ref, record)
+        known = {record.attempt for record in records} | {child.attempt for child in self.own(job.ref, summary)}
+        if status.run is not None and status.attempt not in known:
+            await self._find_by_name(job, summary, status.run, status.attempt)
 
     def _records(self, ref: JobRef, summary: JobSummary) -> list[ChildRecord]:
         """Return what is on record of the newest child: in the status, or, until it is there, of its creation."""
@@ -179,48 +168,34 @@ class Children:
         both = (summary.child, made if made is not None and made.job_uid == summary.uid else None)
         return list(dict.fromkeys(record for record in both if record is not None))
 
-    async def find_unwatched(self, ref: JobRef, summary: JobSummary) -> None:
-        """Read the job's children that watches do not deliver because their label was removed."""
-        known = {child.uid for child in self.own(ref, summary) if not child.is_watched}
-        for record in self._records(ref, summary):
-            if record.uid in known:
-                await self._look_for(ref, record)
-
     async def _look_for(self, ref: JobRef, record: ChildRecord) -> None:
-        """Read the child that the status names, by its name."""
-        try:
-            answer = await self._api.get(path_of(record.kind, ref.namespace, record.name))
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            answer = {}
+        answer = await self._read(path_of(record.kind, ref.namespace, record.name))
         if answer.get("metadata", {}).get("uid") == record.uid:
             self._index.restore_child(answer, record)
         else:
             self._index.drop_uid(record.kind, ref.namespace, record.name, record.uid)
 
-    async def find_by_name(self, job: BertPretrainJob, summary: JobSummary, run: str, attempt: int) -> None:
-        """Find the child of an attempt that is in the status and was never seen.
-
-        A run of this operator before may have created it, and others may have changed its labels since. Its name tells
-        which attempt it is, and its owner whose.
-        """
+    async def _find_by_name(self, job: BertPretrainJob, summary: JobSummary, run: str, attempt: int) -> None:
         is_mpi = run_placement(job.spec, run).workers > 1
         kind: ChildKind = "MPIJob" if is_mpi else "Job"
         for other in ("", summary.uid):
             name = names.child_name(job.ref.name, run, attempt, is_mpi=is_mpi, uid=other)
-            try:
-                answer = await self._api.get(path_of(kind, job.ref.namespace, name))
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-                continue
-            if _controller_uid(answer) == summary.uid:
+            answer = await self._read(path_of(kind, job.ref.namespace, name))
+            if answer and _controller_uid(answer) == summary.uid:
                 uid = answer["metadata"]["uid"]
                 record = ChildRecord(job.ref.name, summary.uid, kind, name, uid, run, attempt)
                 self._created[job.ref] = record
                 self._index.restore_child({**answer, "kind": kind}, record)
                 return
+
+    async def _read(self, path: str) -> Document:
+        """Return an object; empty where there is none."""
+        try:
+            return await self._api.get(path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return {}
 
     async def note_orphans(self, ref: JobRef, summary: JobSummary) -> None:
         """Remember children whose owner reference was removed, so that they are deleted with their job.

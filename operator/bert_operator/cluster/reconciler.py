@@ -45,7 +45,7 @@ from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.cluster.status_writer import CONFLICT_PAUSE_S, EventSink, StatusWriter
 from bert_operator.cluster.work_queue import Requeue
 from bert_operator.errors import InvalidJob
-from bert_operator.names import PREPARE_RUN, TRAINING_RUN, JobRef
+from bert_operator.names import JobRef
 from bert_operator.state.observed import Blocker, Child, Observed
 from bert_operator.state.plan import Plan, plan
 from bert_operator.state.runs import run_placement
@@ -236,7 +236,8 @@ class Reconciler:
             return frozen.job
 
     async def _plan(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> Plan:
-        await self._children.find_unwatched(job.ref, summary)
+        if any(not child.is_watched for child in self._children.own(job.ref, summary)):
+            await self._children.find(job, summary, status)
         await self._children.note_orphans(job.ref, summary)
         step = plan(job, await self._observe_with_node(job, summary, status), self._now_s())
         makes_another = step.create is not None and status.attempt > 0
@@ -249,11 +250,7 @@ class Reconciler:
             # A stale cache looks like a lost child: the watch on jobs and the one on children are not ordered against
             # each other. Ask the API server before a second child is created beside the first, in the same output
             # folder. A first child needs no question, since its status is written against the version that was read.
-            await self._children.refresh(job.ref, summary)
-            if step.create is not None and step.create.attempt == status.attempt:
-                await self._children.find_by_name(job, summary, step.create.run, status.attempt)
-            for run in (PREPARE_RUN, TRAINING_RUN) if has_no_child else ():
-                await self._children.find_by_name(job, summary, run, status.attempt)
+            await self._children.find(job, summary, status)
             step = plan(job, await self._observe_with_node(job, summary, status), self._now_s())
             # So is that of every further attempt. Only where the number of one is used again nothing is written.
             if step.create is not None and step.status == status and await self._statuses.is_outdated(job.ref, summary):
