@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from huggingface_hub import EvalResult
-
 from bert_job.tasks import Kind
 from bert_trainer.checkpoints.model_card import (
     ARCHITECTURES,
@@ -212,6 +210,8 @@ _USES: Mapping[tuple[str, Kind], str] = {
 
 
 def _front_matter(facts: ModelFacts, task: TaskFacts) -> str:
+    from huggingface_hub import EvalResult  # takes 0.1 s, and of many ranks one writes cards
+
     pipeline_tag = "question-answering" if task.kind == "spans" else "text-classification"
     dataset = one_line(task.validation_name) or "unnamed"
     part = ", validation" if task.validation_name == task.data_name else ""

@@ -13,10 +13,12 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-from huggingface_hub import EvalResult, ModelCardData
+from typing import TYPE_CHECKING
 
 from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
 
 _MAX_NAME = 200
 # "www." alone makes a link, too.
@@ -170,6 +172,8 @@ are in `model.onnx.data`; its operators, of version 18, are in ONNX Runtime sinc
 
 
 def _front_matter(facts: ModelFacts) -> str:
+    from huggingface_hub import EvalResult  # takes 0.1 s, and of many ranks one writes cards
+
     figures = [
         (it, metric_type, f"{name} at {it.sequence_length} tokens{unit}", value)
         for it in facts.measurements
@@ -200,6 +204,8 @@ def _front_matter(facts: ModelFacts) -> str:
 
 def front_matter(facts: ModelFacts, *, pipeline_tag: str, tags: Sequence[str], results: list[EvalResult]) -> str:
     """Return the YAML front matter of a card. tags: beside those of architecture and format."""
+    from huggingface_hub import ModelCardData
+
     languages = list(dict.fromkeys(code for it in facts.languages if (code := it.split("-")[0])))
     data = ModelCardData(
         language=[code for code in languages if _LANGUAGE.fullmatch(code)] or None,
