@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bert_job.run_stages import PrepareStage
 from bert_operator.api.parsing.validation import parse_job, parse_started_job
 from bert_operator.errors import InvalidJob
 from bert_trainer.config.checks import parse_run_config
@@ -41,3 +42,19 @@ def test_a_started_job_that_would_go_back_to_a_checkpoint_skips() -> None:
     read = parse_run_config(changed).health
     assert read is not None
     assert read.on_unhealthy == "Skip"
+
+
+def test_a_started_job_whose_data_has_a_layout_that_is_read_alone_goes_on() -> None:
+    document = sample_document()
+    document["spec"]["stages"][0]["prepare"]["layout"] = "tfrecord"
+    prepare = parse_started_job(document).spec.stages[0].prepare
+    assert prepare is not None
+    assert prepare.layout == "compact"
+    with pytest.raises(InvalidJob, match='layout: got "tfrecord"'):
+        parse_job(document)
+    name = next(name for name, kept in DOCUMENTS.items() if kept["stages"][0]["kind"] == "prepare")
+    first, *others = DOCUMENTS[name]["stages"]
+    kept = {**DOCUMENTS[name], "stages": [{**first, "layout": "mlperf-packed"}, *others]}
+    (stage, *_) = parse_run_config(kept).stages
+    assert isinstance(stage, PrepareStage)
+    assert stage.layout == "compact"

@@ -24,7 +24,6 @@ from bert_trainer.dataset.shards import (
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.errors import InputError
-from packing import pack
 from tiny_run import make_samples
 
 T, P = 32, 5
@@ -131,20 +130,6 @@ def test_positions_of_a_packed_row_count_from_its_beginning(tmp_path: Path) -> N
             assert 4 not in ids  # no [MASK] is left once every label is back in its place
             seen += len(ids)
         assert seen == len(originals.tokens)
-
-
-@given(st.lists(st.integers(1, 64), max_size=200))
-@settings(max_examples=200)
-def test_packing_places_every_row_once_and_overfills_none(lengths: list[int]) -> None:
-    groups = pack(np.array(lengths, np.int64), 64)
-    assert sorted(row for group in groups for row in group) == list(range(len(lengths)))
-    assert all(len(group) <= 3 and sum(lengths[row] for row in group) <= 64 for group in groups)
-
-
-def test_short_rows_are_packed_tightly() -> None:
-    lengths = np.random.default_rng(1).integers(100, 513, 20_000)
-    groups = pack(lengths, 512)
-    assert lengths.sum() / (512 * len(groups)) > 0.85
 
 
 def test_token_ids_that_a_layout_cannot_hold_are_refused_by_name(tmp_path: Path) -> None:

@@ -69,15 +69,15 @@ model-index:
       type: fill-mask
       name: Masked language modeling
     dataset:
-      name: wiki, held out
       type: wiki
+      name: wiki, held out
     metrics:
     - type: accuracy
-      value: 0.61
       name: Masked-LM accuracy at 128 tokens
+      value: 0.61
     - type: loss
-      value: 1.75
       name: Masked-LM loss at 128 tokens, nats
+      value: 1.75
 ---
 
 # demo

@@ -31,6 +31,15 @@ def test_runs_are_listed_newest_first_with_their_reports(tmp_path: Path) -> None
     assert "<script" not in page
 
 
+def test_a_figure_that_no_number_can_hold_leaves_the_others_listed(tmp_path: Path) -> None:
+    told = [{**record, "mlm_accuracy": 10**400} if record["event"] == "evaluated" else record for record in records()]
+    write_run(tmp_path / "odd", told)
+    write_run(tmp_path / "usual")
+    page = write_index(tmp_path).read_text()
+    assert "2 below" in page
+    assert page.count("13.7%") == 1
+
+
 def test_a_page_of_somebody_else_stays_and_our_own_is_replaced(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     write_index(tmp_path)

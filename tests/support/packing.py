@@ -8,14 +8,6 @@ from numpy.typing import NDArray
 MAX_SAMPLES_PER_ROW = 3
 """As in NVIDIA's packed MLPerf data."""
 
-# Tokens, as if all rows were full, among which samples are combined: bounds the memory.
-_WINDOW_TOKENS = 12_000_000
-
-
-def window_rows(capacity: int) -> int:
-    """Return the number of samples that are packed at a time. capacity: tokens of a row."""
-    return max(1, _WINDOW_TOKENS // capacity)
-
 
 def pack(lengths: NDArray[np.int64], capacity: int) -> list[list[int]]:
     """Group samples by best-fit decreasing, so that no group is longer than ``capacity`` or has more than three.

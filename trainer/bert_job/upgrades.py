@@ -20,19 +20,25 @@ _MODEL_NAMES = {
     "vocab_pad_multiple": "vocabulary_pad_multiple",
     "vocab_size": "vocabulary_size",
 }
+_READ_ALONE = ("mlperf-variable", "mlperf-packed", "tfrecord")
+"""Layouts that ``bert-data`` wrote once."""
 
 
 def upgrade(document: Document) -> Document:
     """Return a document of any version that this release knows in its own form; one of another version unchanged."""
-    return _from_1(document) if document.get("contract_version") == 1 else document
+    found = _from_1(document) if document.get("contract_version") == 1 else document
+    return _with_written_layouts(found, ())
 
 
 def upgrade_job(document: Document) -> Document:
     """Return a job that an earlier release has started, as this release reads it."""
     spec = document.get("spec")
-    if not isinstance(spec, dict) or not isinstance(spec.get("health"), dict):
+    if not isinstance(spec, dict):
         return document
-    return {**document, "spec": {**spec, "health": _health(spec["health"])}}
+    found = _with_written_layouts(spec, ("prepare",))
+    if isinstance(found.get("health"), dict):
+        found = {**found, "health": _health(found["health"])}
+    return document if found is spec else {**document, "spec": found}
 
 
 def _from_1(document: Document) -> Document:
@@ -61,6 +67,25 @@ def _stage(stage: Document) -> Document:
     if isinstance(stage.get("optimizer"), dict):
         found["optimizer"] = _optimizer(stage["optimizer"])
     return found
+
+
+def _with_written_layouts(document: Document, inside: tuple[str, ...]) -> Document:
+    """Replace layouts that are read alone by now. inside: the section of a stage that has its data's layout.
+
+    Data that has been built is read as before; a build that has begun is refused as one with other settings.
+    """
+    stages = document.get("stages")
+    changed = [_with_written_layout(stage, inside) for stage in stages] if isinstance(stages, list) else stages
+    return document if changed == stages else {**document, "stages": changed}
+
+
+def _with_written_layout(stage: Any, inside: tuple[str, ...]) -> Any:
+    if not isinstance(stage, dict):
+        return stage
+    if inside:
+        section = stage.get(inside[0])
+        return {**stage, inside[0]: _with_written_layout(section, ())} if isinstance(section, dict) else stage
+    return {**stage, "layout": "compact"} if stage.get("layout") in _READ_ALONE else stage
 
 
 def _health(health: Document) -> Document:

@@ -230,12 +230,13 @@ def load_settings(path: Path | None) -> Settings:
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the settings ({error.strerror})") from error
     except YAMLError as error:
-        raise SettingsError(f"{path}: not YAML ({printable(error)})", hint=_FIX) from error
+        found = "\n".join(map(printable, str(error).splitlines()))
+        raise SettingsError(f"{printable(path)}: not YAML ({found})", hint=_FIX) from error
     except ValidationError as error:
         problems = [
             f"{'.'.join(map(str, item['loc']))}: got {item['input']!r:.200}; {item['msg']}" for item in error.errors()
         ]
     if problems:
         found = "\n".join(f"  {printable(problem)}" for problem in problems)
-        raise SettingsError(f"{path}: {len(problems)} problem(s)\n{found}", hint=_FIX)
+        raise SettingsError(f"{printable(path)}: {len(problems)} problem(s)\n{found}", hint=_FIX)
     return settings

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bert_job.tasks import Kind
 from bert_trainer.checkpoints.model_card import (
@@ -18,6 +19,7 @@ from bert_trainer.checkpoints.model_card import (
     data_id,
     escape,
     front_matter,
+    metadata_of,
     one_line,
     shown_number,
     table,
@@ -83,7 +85,7 @@ def render_fine_tuned_card(facts: ModelFacts, task: TaskFacts) -> str:
     for name, of_pairs, of_texts in _INPUTS:
         use = use.replace(name, of_pairs if task.is_pair else of_texts)
     parts = [
-        _front_matter(facts, task),
+        front_matter(_metadata(facts, task)),
         f"# {escape(facts.name)}",
         f"A {ARCHITECTURES[facts.architecture]} encoder with a head for {_what(task)}, fine-tuned on "
         f"{escape(task.data_name)} (task {escape(task.name)}) from {escape(task.started_from)}. Text is {case}.",
@@ -209,23 +211,17 @@ _USES: Mapping[tuple[str, Kind], str] = {
 }
 
 
-def _front_matter(facts: ModelFacts, task: TaskFacts) -> str:
-    from huggingface_hub import EvalResult  # takes 0.1 s, and of many ranks one writes cards
-
+def _metadata(facts: ModelFacts, task: TaskFacts) -> dict[str, Any]:
     pipeline_tag = "question-answering" if task.kind == "spans" else "text-classification"
-    dataset = one_line(task.validation_name) or "unnamed"
+    name = one_line(task.validation_name) or "unnamed"
     part = ", validation" if task.validation_name == task.data_name else ""
-    results = [
-        EvalResult(
-            task_type=pipeline_tag,
-            task_name=task.name,
-            dataset_type=data_id(dataset),
-            dataset_name=f"{dataset}{part}",
-            metric_type=it.metric,
-            metric_name=it.metric,
-            metric_value=it.value,
-        )
-        for it in task.scores
-        if math.isfinite(it.value)
+    metrics = [
+        {"type": it.metric, "name": it.metric, "value": it.value} for it in task.scores if math.isfinite(it.value)
     ]
-    return front_matter(facts, pipeline_tag=pipeline_tag, tags=["fine-tuned", task.name], results=results)
+    result = {
+        "task": {"type": pipeline_tag, "name": task.name},
+        "dataset": {"type": data_id(name), "name": f"{name}{part}"},
+        "metrics": metrics,
+    }
+    index = [{"name": one_line(facts.name) or "unnamed", "results": [result]}] if metrics else []
+    return metadata_of(facts, pipeline_tag=pipeline_tag, tags=["fine-tuned", task.name], index=index)

@@ -13,12 +13,11 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
+
+import yaml
 
 from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings
-
-if TYPE_CHECKING:
-    from huggingface_hub import EvalResult
 
 _MAX_NAME = 200
 # "www." alone makes a link, too.
@@ -104,7 +103,7 @@ def render_card(facts: ModelFacts) -> str:
     heads = "the masked-LM and the next-sentence head" if facts.objective == "mlm+nsp" else "the masked-LM head"
     name, case = escape(facts.name), facts.tokenizer.describe(facts.lower_case)
     parts = [
-        _front_matter(facts),
+        front_matter(_metadata(facts)),
         f"# {name}",
         f"A {ARCHITECTURES[facts.architecture]} encoder with {heads}, pretrained on {escape(facts.data_name)}. "
         f"Text is {case}. It has been trained for no task but pretraining.",
@@ -120,6 +119,11 @@ def render_card(facts: ModelFacts) -> str:
 
 
 NO_LICENCE = "Nothing is said here about the licence: it depends on that of the text."
+
+
+def front_matter(metadata: Mapping[str, Any]) -> str:
+    """Return the YAML front matter of a card."""
+    return f"---\n{yaml.safe_dump(dict(metadata), sort_keys=False, allow_unicode=True, width=1000)}---"
 
 
 def escape(text: str) -> str:
@@ -171,51 +175,51 @@ are in `model.onnx.data`; its operators, of version 18, are in ONNX Runtime sinc
 }
 
 
-def _front_matter(facts: ModelFacts) -> str:
-    from huggingface_hub import EvalResult  # takes 0.1 s, and of many ranks one writes cards
-
-    figures = [
-        (it, metric_type, f"{name} at {it.sequence_length} tokens{unit}", value)
-        for it in facts.measurements
-        for metric_type, name, unit, value in (
-            ("accuracy", "Masked-LM accuracy", "", it.masked_lm_accuracy),
-            ("accuracy", "Next-sentence accuracy", "", it.next_sentence_accuracy),
-            ("loss", "Masked-LM loss", ", nats", it.masked_lm_loss),
-        )
-        if value is not None and math.isfinite(value)
-    ]
-    results = []
-    for it, metric_type, metric_name, value in figures:
-        dataset = one_line(it.folder or facts.data_name) or "unnamed"
-        kind = "held out" if it.part is None else f"{it.part[0]:g} to {it.part[1]:g} of the training samples"
-        results.append(
-            EvalResult(
-                task_type="fill-mask",
-                task_name="Masked language modeling",
-                dataset_type=data_id(dataset),
-                dataset_name=f"{dataset}, {kind}",
-                metric_type=metric_type,
-                metric_name=metric_name,
-                metric_value=value,
-            )
-        )
-    return front_matter(facts, pipeline_tag="fill-mask", tags=["masked-lm", "pretraining"], results=results)
+def _metadata(facts: ModelFacts) -> dict[str, Any]:
+    tags = ["masked-lm", "pretraining"]
+    return metadata_of(facts, pipeline_tag="fill-mask", tags=tags, index=_model_index(facts))
 
 
-def front_matter(facts: ModelFacts, *, pipeline_tag: str, tags: Sequence[str], results: list[EvalResult]) -> str:
-    """Return the YAML front matter of a card. tags: beside those of architecture and format."""
-    from huggingface_hub import ModelCardData
-
+def metadata_of(
+    facts: ModelFacts, *, pipeline_tag: str, tags: Sequence[str], index: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the front matter. tags: beside those of architecture and format; index: the Hub's ``model-index``."""
     languages = list(dict.fromkeys(code for it in facts.languages if (code := it.split("-")[0])))
-    data = ModelCardData(
-        language=[code for code in languages if _LANGUAGE.fullmatch(code)] or None,
-        library_name="transformers" if facts.form == "huggingface" else None,
-        pipeline_tag=pipeline_tag,
-        tags=[facts.architecture, *tags, *_TAGS[facts.form]],
-        model_name=one_line(facts.name) or "unnamed",
-        eval_results=results or None,
-    )
-    return f"---\n{data.to_yaml()}\n---"
+    metadata: dict[str, Any] = {"language": [code for code in languages if _LANGUAGE.fullmatch(code)]}
+    if facts.form == "huggingface":
+        metadata["library_name"] = "transformers"
+    metadata |= {
+        "pipeline_tag": pipeline_tag,
+        "tags": [facts.architecture, *tags, *_TAGS[facts.form]],
+        "model-index": index,
+    }
+    return {name: value for name, value in metadata.items() if value}
+
+
+def _model_index(facts: ModelFacts) -> list[dict[str, Any]]:
+    results = []
+    for it in facts.measurements:
+        figures = [
+            ("accuracy", f"Masked-LM accuracy at {it.sequence_length} tokens", it.masked_lm_accuracy),
+            ("accuracy", f"Next-sentence accuracy at {it.sequence_length} tokens", it.next_sentence_accuracy),
+            ("loss", f"Masked-LM loss at {it.sequence_length} tokens, nats", it.masked_lm_loss),
+        ]
+        metrics = [
+            {"type": kind, "name": label, "value": value}
+            for kind, label, value in figures
+            if value is not None and math.isfinite(value)
+        ]
+        if metrics:
+            task = {"type": "fill-mask", "name": "Masked language modeling"}
+            results.append({"task": task, "dataset": _measured_data(facts.data_name, it), "metrics": metrics})
+    return [{"name": one_line(facts.name) or "unnamed", "results": results}] if results else []
+
+
+def _measured_data(data_name: str, measurement: Measurement) -> dict[str, str]:
+    name = one_line(measurement.folder or data_name) or "unnamed"
+    part = measurement.part
+    kind = "held out" if part is None else f"{part[0]:g} to {part[1]:g} of the training samples"
+    return {"type": data_id(name), "name": f"{name}, {kind}"}
 
 
 def data_id(name: str) -> str:

@@ -180,7 +180,7 @@ def _curve(place: _Place, series: Series) -> Curve:
         dots=[(place.x(x), place.y(y), f"{series.label}: {y:.4g} at step {x:g}") for x, y in points if math.isfinite(y)]
         if style == "dots"
         else [],
-        lines=[" ".join(run) for run in runs if run],
+        lines=[] if style == "dots" else [" ".join(run) for run in runs if run],
     )
 
 

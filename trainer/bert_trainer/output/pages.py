@@ -31,9 +31,14 @@ def render(template: str, **values: Any) -> bytes:
     """Return a page. template: file of the folder; values: what it shows.
 
     Raises:
-        jinja2.TemplateError: it shows a value that is not given.
+        LookupError: it shows a value that is not given.
     """
-    page = templates().get_template(template).render(values)
+    from jinja2 import TemplateError
+
+    try:
+        page = templates().get_template(template).render(values)
+    except TemplateError as error:
+        raise LookupError(f"{template}: {error}") from error
     # A file name may hold bytes that are not UTF-8, which Python keeps as lone surrogates.
     return page.encode(errors="replace")
 
@@ -57,9 +62,12 @@ def templates() -> Environment:
 
 def form(value: Any, how: str) -> str:
     """Return a number as text; nothing for what is none, or not finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return ""
-    return format(round(value) if how.endswith("d") else value, how)
+    try:
+        return format(round(value) if how.endswith("d") else value, how) if math.isfinite(value) else ""
+    except OverflowError:  # an integer beyond all floating-point numbers
+        return ""
 
 
 def duration(seconds: Any) -> str:

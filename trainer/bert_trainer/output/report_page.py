@@ -136,7 +136,7 @@ def _held_out(held_out: Mapping[str, Any]) -> Table | None:
 def _stage_results(stage: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what is known of how well a stage does; None where nothing is."""
     result, found = stage.get("result"), stage.get("evaluations") or []
-    if not (result or found or stage.get("verdict") or stage.get("target")):
+    if not (result or found or stage.get("verdict") or (stage.get("target") or {}).get("message")):
         return None
     metrics = result and Table(
         ("metric", "best run", "majority baseline"),

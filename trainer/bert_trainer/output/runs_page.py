@@ -81,7 +81,7 @@ def _row(folder: Path) -> dict[str, Any]:
             "last_record": run.last_record,
         }
     except (InputError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        return {"problem": str(error).splitlines()[0], "folder": folder.name}
+        return {"problem": str(error).partition("\n")[0] or type(error).__name__, "folder": folder.name}
 
 
 def _curve(run: Run, stage: str) -> str:

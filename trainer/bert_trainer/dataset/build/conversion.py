@@ -30,7 +30,7 @@ from bert_trainer.dataset.shards import (
     write_shard_blocks,
     written_name,
 )
-from bert_trainer.dataset.shards.dataset_info import DATASET_FILE, check_complete
+from bert_trainer.dataset.shards.dataset_info import DATASET_FILE, check_complete, read_dataset_info
 from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS, SampleBuffer
 from bert_trainer.dataset.tokens.tokenizer_config import CONFIG_FILE
 from bert_trainer.dataset.tokens.wordpiece import VOCABULARY_FILE
@@ -129,9 +129,10 @@ def convert(
     _refuse_same_names(files, tasks)
     result = _run(tasks, target, "convert", num_processes, reporter, check)
     # Last: a dataset.json promises shards that are whole.
-    for name in (CONFIG_FILE, VOCABULARY_FILE, DATASET_FILE):
+    for name in (CONFIG_FILE, VOCABULARY_FILE):
         if (root / name).is_file():
             write_atomically(target / name, (root / name).read_bytes())
+    _copy_dataset_info(root, target)
     return result
 
 
@@ -145,6 +146,28 @@ def _refuse_same_names(files: Sequence[Path], tasks: Sequence[ConversionTask]) -
                 f"{file}: would be written to {task.target}, like {other.name}; allowed: one source for each file",
                 hint="convert them to different folders",
             )
+
+
+def _copy_dataset_info(root: Path, target: Path) -> None:
+    """Copy ``dataset.json`` of a whole dataset; byte for byte unless it lists files that are no HDF5."""
+    info = read_dataset_info(root)
+    if info is None:
+        return
+
+    def renamed(files: dict[str, int]) -> dict[str, int]:
+        return {written_name(name): rows for name, rows in files.items()}
+
+    lengths = []
+    for length in info.lengths:
+        balanced = length.balanced
+        update: dict[str, Any] = {"training": renamed(length.training), "held_out": renamed(length.held_out)}
+        if balanced is not None:
+            update["balanced"] = balanced.model_copy(update={"training": renamed(balanced.training)})
+        lengths.append(length.model_copy(update=update))
+    if tuple(lengths) == info.lengths:
+        write_atomically(target / DATASET_FILE, (root / DATASET_FILE).read_bytes())
+    else:
+        info.model_copy(update={"lengths": tuple(lengths)}).write(target)
 
 
 def chop(

@@ -24,7 +24,6 @@ _OBJECT_HEADER = struct.Struct("<HHIQ")
 # What a row stores: its number of values, the address of the heap collection, the number of the object in it. The
 # eight-byte address follows four bytes directly: a NumPy structure without alignment, as in the file.
 _REFERENCE = np.dtype([("count", "<u4"), ("heap", "<u8"), ("object", "<u4")])
-REFERENCE_BYTES = _REFERENCE.itemsize
 
 
 def read_counts(dataset: h5py.Dataset, rows: slice = slice(None)) -> NDArray[np.int64]:
