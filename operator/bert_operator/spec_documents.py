@@ -30,7 +30,7 @@ def merge_profile(own: Json, profile: Json, fields: Collection[str]) -> Json:
     for name in profile.keys() & own.keys():
         if name in SECTIONS_WITH_VOLUME:
             # A volume is merged as a whole: half of a claim and half of an NFS export would be neither.
-            merged[name] = {**own[name], **profile[name]} if _lacks_volume(own[name]) else own[name]
+            merged[name] = {**own[name], **mapping(profile, name)} if _lacks_volume(own[name]) else own[name]
         elif name in _BY_NAME:
             merged[name] = _merge_by_name(profile[name], own[name])
         else:
@@ -104,8 +104,8 @@ def find_privileges(spec: Json, network_devices: Collection[str] = ()) -> Iterat
         path, section = ".".join(names), mapping(spec, *names)
         if section.get("rdma"):
             yield f"spec.{path}.rdma", dig(section, "rdma", "resourceName")
-        device = dig(section, "accelerator", "resourceName")
-        if device and (str(device).startswith(NETWORK_DEVICE_PREFIX) or device in network_devices):
+        device = str(dig(section, "accelerator", "resourceName") or "")
+        if device and (device.startswith(NETWORK_DEVICE_PREFIX) or device in network_devices):
             # Asked for as an accelerator, the device is the same.
             yield f"spec.{path}.accelerator", device
     for part, name in (

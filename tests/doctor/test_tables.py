@@ -84,6 +84,15 @@ def test_what_every_role_asks_for_counts() -> None:
     }
 
 
+def test_an_accelerator_needs_no_privileged_pod_and_an_empty_section_is_none() -> None:
+    profiles = {"a": {"dataset": None, "resources": {"rdma": {"resourceName": "vendor.example/nic"}}}}
+    own = {"profile": "a", "dataset": {"path": "x"}, "resources": {"rdma": None}}
+    assert dict(demand_of(own, profiles).privileges) == {"resources.rdma": "privileged"}
+    own = {"worker": {"resources": {"accelerator": {"resourceName": "vendor.example/nic"}}}}
+    assert demand_of(own, profiles).privileges == ()
+    assert demand_of({"resources": {"accelerator": {"resourceName": ["odd"]}}}, profiles).privileges == ()
+
+
 def test_phases_are_those_of_the_status() -> None:
     assert set(demands._OVER) | {phase for phase in demands._WAITING if phase} <= set(get_args(Phase))
 

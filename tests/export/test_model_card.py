@@ -71,6 +71,8 @@ model-index:
     dataset:
       type: wiki
       name: wiki, held out
+      config: evaluate
+      split: held out
     metrics:
     - type: accuracy
       name: Masked-LM accuracy at 128 tokens
@@ -151,6 +153,14 @@ def test_escaped_text_shows_what_it_was() -> None:
     assert shown == "a_b <e> & f"
     assert escape("a\r\n\tb\x00c") == "a b c"
     assert escape(" \n") == "(no name)"
+
+
+def test_what_was_measured_on_parts_of_one_data_set_stays_apart() -> None:
+    held_out = Measurement("evaluate", 128, 500, 0.61, None, None, None)
+    trained_on = Measurement("trained", 128, 500, 0.9, None, None, None, part=(0.9, 1.0))
+    (model,) = metadata(render_card(dataclasses.replace(FACTS, measurements=[held_out, trained_on])))["model-index"]
+    found = [(it["dataset"]["name"], it["metrics"][0]["value"]) for it in model["results"]]
+    assert found == [("wiki, held out", 0.61), ("wiki, 0.9 to 1 of the training samples", 0.9)]
 
 
 def test_figures_that_are_none_are_left_out() -> None:

@@ -10,8 +10,8 @@ from bert_operator.cluster.object_summaries import read_child
 from bert_operator.cluster.observation import observe_child
 from bert_operator.render.names import ATTEMPT_LABEL, JOB_LABEL, RUN_LABEL
 from fake_cluster import Document, FakeCluster, is_deleting
-from fake_controllers import act, start_pod
-from job_walk import REF, Shape, World
+from fake_controllers import act, end_pod, start_pod
+from job_walk import REF, Shape, World, change_policy
 from walking_operator import Operator
 
 STOLEN = {JOB_LABEL: "another", ATTEMPT_LABEL: "7", RUN_LABEL: "prepare"}
@@ -177,3 +177,36 @@ def test_finalizers_of_others_count_only_while_a_child_is_deleted() -> None:
         read = read_child({**child, "metadata": metadata})
         assert read is not None
         assert observe_child(read[1], [], {}, workers=2, now_s=0.0).held_by == held_by
+
+
+@pytest.mark.parametrize("policy", ["suspend", "deadline"])
+@pytest.mark.parametrize("prepares", [False, True])
+def test_no_job_is_over_beside_a_child_that_no_watch_tells_of(policy: str, prepares: bool) -> None:
+    """Its child waits, and lost its label before a status named it; then the operator was started again."""
+    given = {"activeDeadlineSeconds": 600} if policy == "deadline" else {}
+    world = World(Shape(workers=1, prepares=prepares, operators=1, run_policy=given))
+    (operator,) = world.operators
+    world.look(operator)
+    if prepares:
+        act(world.cluster)
+        (pod,) = world.cluster.all("Pod")
+        start_pod(world.cluster, pod)
+        world.look(operator)
+        (pod,) = world.cluster.all("Pod")
+        end_pod(world.cluster, pod, 0)
+        act(world.cluster)
+        world.look(operator)
+    child = world.children()[-1]
+    labels = {key: value for key, value in child["metadata"]["labels"].items() if key != JOB_LABEL}
+    world.cluster.update(child, metadata={**child["metadata"], "labels": labels})
+    operator.restart()
+    operator.index.drop(child)
+    if policy == "suspend":
+        change_policy(world, suspend=True)
+    else:
+        world.cluster.now_s += 700
+    operator.catch_up(["BertPretrainJob"])
+    operator.look(REF)
+    assert world.status()["phase"] == "Stopping"
+    (name,) = [found["metadata"]["name"] for found in world.cluster.all("Job") if is_deleting(found)]
+    assert name == child["metadata"]["name"]

@@ -92,3 +92,27 @@ def test_one_that_is_late_does_not_use_a_number_again_while_the_job_is_paused() 
     late = world.look(second, kinds=[])
     assert late is not None
     assert late.writes == ()
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_child_that_another_operator_has_made_anew_is_taken_over(runs: bool) -> None:
+    """The first one has seen its child deleted, and not yet that the second one has used the number again."""
+    world = World(Shape(workers=1, prepares=False, operators=2, run_policy={}))
+    first, second = world.operators
+    world.look(first)
+    (child,) = world.children()
+    world.hurt.add(child["metadata"]["uid"])
+    world.cluster.remove(child)
+    first.catch_up()
+    second.catch_up()
+    world.look(second, kinds=[])
+    (again,) = world.children()
+    assert again["metadata"]["name"] == child["metadata"]["name"]
+    if runs:
+        act(world.cluster)
+        (pod,) = world.cluster.all("Pod")
+        start_pod(world.cluster, pod)
+    for _ in range(3):
+        world.look(first, kinds=["BertPretrainJob"])
+    assert [found["metadata"]["uid"] for found in world.children()] == [again["metadata"]["uid"]]
+    assert not world.status().get("failures")

@@ -6,7 +6,7 @@ knows at once, as in a cluster. What must hold is up to a ``Witness``, which is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -58,11 +58,8 @@ class Wire:
         self.fault: Fault | None = None
         self.writes: list[str] = []
 
-    async def get(self, path: str, **query: str) -> Document:
-        return self._cluster.get(path, **query)
-
-    async def pages(self, path: str, limit: int, query: Mapping[str, str], **_: bool) -> AsyncGenerator[Document, None]:
-        yield self._cluster.get(path, **query)
+    async def get(self, path: str) -> Document:
+        return self._cluster.get(path)
 
     async def create(self, path: str, document: Mapping[str, Any]) -> Document:
         def write() -> Document:

@@ -170,10 +170,14 @@ class Children:
 
     async def _look_for(self, ref: JobRef, record: ChildRecord) -> None:
         answer = await self._read(path_of(record.kind, ref.namespace, record.name))
-        if answer.get("metadata", {}).get("uid") == record.uid:
-            self._index.restore_child(answer, record)
-        else:
+        uid = answer.get("metadata", {}).get("uid")
+        if uid != record.uid:
             self._index.drop_uid(record.kind, ref.namespace, record.name, record.uid)
+            if not answer or _controller_uid(answer) != record.job_uid:
+                return
+            # Another operator has made it anew, under the same number.
+            record = self._created[ref] = record._replace(uid=uid)
+        self._index.restore_child({**answer, "kind": record.kind}, record)
 
     async def _find_by_name(self, job: BertPretrainJob, summary: JobSummary, run: str, attempt: int) -> None:
         is_mpi = run_placement(job.spec, run).workers > 1

@@ -195,9 +195,9 @@ class Lease:
                 if not is_own:
                     self._lose(f"it is held by {self._holder or 'nobody'}")
             except (ApiError, TimeoutError) as error:
-                _log.warning("The Lease %s could not be renewed (%s)", self._name, error or "no answer in time")
+                _log.warning("The Lease %s could not be renewed (%s)", self._name, str(error) or "no answer in time")
                 self._check()
-                pause_s = times.retry_s
+                pause_s = min(times.retry_s, self._until_s - now_s())
             else:
                 # An answer that comes after the end extends nothing: somebody else may have begun.
                 self._check()
@@ -233,7 +233,8 @@ class Lease:
                 _log.warning("The Lease %s: %s; trying on", self._name, error)
             return False
         self._until_s = sent_s + self._times.renew_deadline_s
-        return True
+        # Not where the answer came too late, as after this process stood still.
+        return self.is_leading
 
     async def _write_own(self, holder: str) -> bool:
         """Write the Lease that this process holds; return whether it still did. Raises ApiError."""

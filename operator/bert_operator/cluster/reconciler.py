@@ -236,7 +236,8 @@ class Reconciler:
             return frozen.job
 
     async def _plan(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> Plan:
-        if any(not child.is_watched for child in self._children.own(job.ref, summary)):
+        own = self._children.own(job.ref, summary)
+        if any(not child.is_watched and child.attempt == status.attempt for child in own):
             await self._children.find(job, summary, status)
         await self._children.note_orphans(job.ref, summary)
         step = plan(job, await self._observe_with_node(job, summary, status), self._now_s())
@@ -245,8 +246,8 @@ class Reconciler:
         if makes_another and step.status == status and self._children.waits_for_quota(job.ref, summary.uid):
             raise Requeue(RETRY_S)
         # Of a run of this operator before, which has ended before the status named the child, and with its label gone.
-        has_no_child = _stops(status, step.status) and not self._children.own(job.ref, summary)
-        if makes_another or has_no_child or _finds_a_loss(status, step.status):
+        lacks_child = _ends(status, step.status) and all(child.attempt != status.attempt for child in own)
+        if makes_another or lacks_child or _finds_a_loss(status, step.status):
             # A stale cache looks like a lost child: the watch on jobs and the one on children are not ordered against
             # each other. Ask the API server before a second child is created beside the first, in the same output
             # folder. A first child needs no question, since its status is written against the version that was read.
@@ -425,8 +426,10 @@ def _node_to_read(observed: Observed) -> str | None:
     return None if any(failure.attempt == newest.attempt for failure in status.failures) else newest.node
 
 
-def _stops(before: JobStatus, after: JobStatus) -> bool:
-    return after.phase == "Stopped" and before.phase != "Stopped" and before.attempt > 0
+def _ends(before: JobStatus, after: JobStatus) -> bool:
+    """Return whether a job that has started is said to be stopped, or over."""
+    is_end = after.phase == "Stopped" or after.phase in TERMINAL_PHASES
+    return is_end and before.phase != after.phase and before.attempt > 0
 
 
 def _finds_a_loss(before: JobStatus, after: JobStatus) -> bool:

@@ -174,7 +174,7 @@ class _Service:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            # Last: nothing writes any more when the next one begins.
+            # Last: nothing here begins to write any more when the next one works.
             if self._lease is not None:
                 await self._lease.release()
 

@@ -138,8 +138,8 @@ def _privileges(spec: Json, devices: Collection[str]) -> Iterator[tuple[str, str
     Source: https://kubernetes.io/docs/concepts/security/pod-security-standards/
     """
     for path, _ in find_privileges(spec, devices):
-        # Toleration of a lost node is not the pod's.
-        if not path.endswith(".safeToForcefullyDelete"):
+        # What the operator grants beside the standards: neither is a field of the pod that these have a word on.
+        if not path.endswith((".safeToForcefullyDelete", ".accelerator")):
             yield path.removeprefix("spec."), "privileged"
     for path, source in list_volumes(spec):
         if source.get("nfs") is not None:

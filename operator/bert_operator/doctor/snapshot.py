@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from bert_operator.doctor.objects import containers, images, name_of, namespace_of, template_of
 from bert_operator.json_paths import Json, dig, entries, mapping
 from bert_operator.names import is_managed_elsewhere
+from bert_operator.spec_documents import without_nulls
 
 OPERATOR_SELECTOR = "app.kubernetes.io/name=bert-operator"
 SETTINGS_KEY = "settings.yaml"
@@ -104,7 +105,7 @@ class Snapshot:
     def profiles(self) -> dict[str, Json]:
         """Return the profiles of the operator's settings."""
         found = mapping(self.settings.document, "profiles") if self.settings else {}
-        return {name: profile for name, profile in found.items() if isinstance(profile, dict)}
+        return {name: without_nulls(profile) for name, profile in found.items() if isinstance(profile, dict)}
 
     def job_namespaces(self) -> Iterator[str]:
         """Yield the namespaces that have jobs, each once, and those that the operator is bound to."""

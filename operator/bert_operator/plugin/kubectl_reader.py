@@ -8,7 +8,6 @@ from textwrap import indent
 from typing import Any
 
 from bert_operator.doctor.reading import Refused
-from bert_operator.errors import LaunchError
 from bert_operator.plugin.errors import WaitTimeout
 from bert_operator.plugin.kubectl import Kubectl, explain
 
@@ -23,7 +22,7 @@ class KubectlReader:
     """``kubectl get --raw`` and the like."""
 
     def __init__(self, kubectl: Kubectl) -> None:
-        """kubectl: its namespace is of no account."""
+        """kubectl: its namespace is of no account. Where there is none, each method raises LaunchError."""
         self._kubectl = kubectl.within(None)
 
     def get(self, path: str) -> Any:
@@ -49,8 +48,8 @@ class KubectlReader:
     def _call(self, *words: str, given: str | None = None) -> str:
         try:
             ended = self._kubectl.run(*words, given=given, timeout_s=2 * TIMEOUT_S)
-        except (LaunchError, WaitTimeout) as error:
-            raise Refused(0, str(error).partition("\n")[0]) from error
+        except WaitTimeout as error:
+            raise Refused(0, str(error)) from error
         if ended.code:
             refused = explain(words, ended.errors)
             raise Refused(refused.status, refused.said) from refused

@@ -219,7 +219,8 @@ def _measured_data(data_name: str, measurement: Measurement) -> dict[str, str]:
     name = one_line(measurement.folder or data_name) or "unnamed"
     part = measurement.part
     kind = "held out" if part is None else f"{part[0]:g} to {part[1]:g} of the training samples"
-    return {"type": data_id(name), "name": f"{name}, {kind}"}
+    # The Hub takes results of the same type, config and split for one.
+    return {"type": data_id(name), "name": f"{name}, {kind}", "config": one_line(measurement.stage), "split": kind}
 
 
 def data_id(name: str) -> str:
