@@ -111,7 +111,8 @@ def test_what_was_measured_on_is_said_as_it_was(changes: dict[str, Any], samples
     card = render_card(dataclasses.replace(FACTS, measurements=[measurement]))
     assert f"| evaluate | 128 | {samples} | 500 | 0.6100 | 1.7500 | 0.0500 | – | – |" in card
     (result,) = metadata(card)["model-index"][0]["results"]
-    assert result["dataset"] == {"type": kind, "name": name}
+    split = name.partition(", ")[2]
+    assert result["dataset"] == {"type": kind, "name": name, "config": "evaluate", "split": split}
     assert ("lie on both sides of a cut" in card) == ("part" in changes)
     assert "held-out documents" not in card
 
