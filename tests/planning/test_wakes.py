@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from bert_operator.cluster import reconciler
 from bert_operator.cluster.observation import LOST_WORKER_S
+from bert_operator.state.plan import plan
 from fake_cluster import Document, FakeCluster, is_deleting
 from fake_controllers import act, end_pod, is_alive, start_pod
 from job_walk import REF, Shape, World, change_policy
@@ -235,6 +237,77 @@ def test_a_pod_in_the_way_is_waited_for_and_not_looked_at_all_the_time() -> None
     assert sleepers.world.status()["phase"] == "Succeeded"
 
 
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The times at which a plan was made."""
+    made: list[float] = []
+
+    def noted(job: Any, observed: Any, now_s: float) -> Any:
+        made.append(now_s)
+        return plan(job, observed, now_s)
+
+    monkeypatch.setattr(reconciler, "plan", noted)
+    return made
+
+
+def at_rest() -> Sleepers:
+    """Return a job that waits for its child."""
+    sleepers = Sleepers(acts=False)
+    sleepers.pass_time()
+    return sleepers
+
+
+def test_a_job_that_is_woken_by_its_own_echo_is_not_planned_again(plans: list[float]) -> None:
+    sleepers = at_rest()
+    before = len(plans)
+    sleepers.look()
+    assert (len(plans), before > 0) == (before, True)
+
+
+def test_a_job_is_planned_again_after_a_while(plans: list[float]) -> None:
+    sleepers = at_rest()
+    before = len(plans)
+    sleepers.cluster.now_s += reconciler.MAX_REST_S
+    sleepers.look()
+    assert len(plans) == before + 1
+
+
+def test_every_news_of_a_job_has_it_planned_again(plans: list[float]) -> None:
+    sleepers = at_rest()
+    cluster, (child,) = sleepers.cluster, sleepers.world.children()
+
+    def is_planned_after(what: str) -> None:
+        before = len(plans)
+        sleepers.operator.catch_up()
+        sleepers.look()
+        assert len(plans) > before, what
+        sleepers.pass_time()
+
+    act(cluster)
+    is_planned_after("a pod")
+    start_pod(cluster, cluster.all("Pod")[0])
+    is_planned_after("a pod that runs")
+    cluster.warn(cluster.all("Pod")[0], "FailedMount", "no such share")
+    is_planned_after("a warning")
+    change_policy(sleepers.world, applicationRetries=5)
+    is_planned_after("another spec")
+    cluster.update(child, metadata={**child["metadata"], "deletionTimestamp": "2023-11-14T22:13:20Z"})
+    is_planned_after("a child that is being deleted")
+
+
+def test_another_job_of_the_name_is_planned(plans: list[float]) -> None:
+    sleepers = at_rest()
+    job = sleepers.world.job
+    assert job is not None
+    for document in (*sleepers.world.children(), job):
+        sleepers.cluster.remove(document)
+    sleepers.world.make_job()
+    before = len(plans)
+    sleepers.operator.catch_up()
+    sleepers.look()
+    assert len(plans) > before
+
+
 def test_a_change_that_comes_while_a_child_is_created_is_not_missed() -> None:
     sleepers = Sleepers(acts=False)
 
@@ -283,7 +356,7 @@ def test_a_child_that_leaves_is_deleted_once_however_late_its_watch_is() -> None
     change_policy(sleepers.world, suspend=True)
     sleepers.operator.catch_up()
     first = sleepers.world.look(sleepers.operator, kinds=[])
-    sleepers.cluster.now_s += 30.0
+    sleepers.cluster.now_s += reconciler.MAX_REST_S
     second = sleepers.world.look(sleepers.operator, kinds=[])
     assert first is not None
     assert second is not None

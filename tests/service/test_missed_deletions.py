@@ -52,7 +52,7 @@ def test_a_resync_queues_a_job_that_it_finds_gone() -> None:
 
 @pytest.mark.parametrize(
     ("status", "remembered"),
-    [({}, {"_created"}), ({"minOperatorVersion": "99.0.0"}, {"_left_alone"})],
+    [({}, {"_rests", "_created"}), ({"minOperatorVersion": "99.0.0"}, {"_left_alone"})],
 )
 def test_nothing_is_remembered_of_a_job_that_is_gone(status: dict[str, Any], remembered: set[str]) -> None:
     world = World(Shape(workers=1, prepares=False, operators=0, run_policy={}))

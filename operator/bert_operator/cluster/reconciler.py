@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bert_operator import __version__
 from bert_operator.api.parsing.profiles import complete
@@ -57,6 +57,9 @@ Document = dict[str, Any]
 _SETTLING_PAUSE_S = 1.0
 _CHANGED_PAUSE_S = 1.0
 _UNWATCHED_PAUSE_S = 5.0
+MAX_REST_S = 30.0
+"""So long a job of which nothing is new is not planned again. A watch may be faster than the answer to the write that
+it tells of, and then wakes the job once more; a resync shall look at every job."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +79,26 @@ class NodeSource(Protocol):
 
     async def refresh(self, node: str) -> None:
         """Read a node on which an attempt has failed."""
+
+
+class _Rest(NamedTuple):
+    """A job of which all that is known is in a plan that was carried out."""
+
+    version: tuple[str, int]
+    """The job's uid and resource version."""
+    revision: int
+    """The job's revision in the index at that time."""
+    records: LatestRecords
+    """The latest of its log."""
+    since_s: float
+    until_s: float
+    due_s: float | None
+    """When time alone changes something."""
+
+    def holds(self, version: tuple[str, int], revision: int, records: LatestRecords, now_s: float) -> bool:
+        """Return whether nothing has come since, and the time for another look has not."""
+        # Two API servers may have different clocks: one that went back must not put off what is due.
+        return (version, revision, records) == self[:3] and self.since_s <= now_s < self.until_s
 
 
 class Reconciler:
@@ -118,6 +141,7 @@ class Reconciler:
         # A restart loses this and emits the Event again. Its name is a hash of its text (recorder), so only a count
         # goes up.
         self._left_alone: dict[JobRef, tuple[str, str]] = {}
+        self._rests: dict[JobRef, _Rest] = {}
 
     async def reconcile(self, ref: JobRef) -> None:
         """Reconcile a job, by one or more steps.
@@ -133,10 +157,14 @@ class Reconciler:
             await self._children.delete_orphans(ref)
             self._children.forget(ref)
             self._left_alone.pop(ref, None)
+            self._rests.pop(ref, None)
             return
         if summary.is_managed_elsewhere:
             # Of a namesake that was this operator's, the garbage collector deletes what it owned.
             self._children.forget(ref)
+            self._rests.pop(ref, None)
+            return
+        if self._rests_on(ref, summary):
             return
         # Too large to be kept: 200 jobs of the largest size once took the operator beyond its memory limit.
         if summary.content is None:
@@ -341,8 +369,26 @@ class Reconciler:
                 await self._statuses.read_job(job.ref, summary)
                 raise Requeue(_CHANGED_PAUSE_S)
             return
-        if (again_in_s := self._requeue_after_s(job.ref, summary, step)) is not None:
+        again_in_s = self._requeue_after_s(job.ref, summary, step)
+        # Nothing was awaited since the last plan, so that all that is known by now is in it.
+        now_s, version = self._now_s(), (summary.uid, summary.version)
+        due_s = None if again_in_s is None else now_s + again_in_s
+        until_s = now_s + min(MAX_REST_S, MAX_REST_S if again_in_s is None else again_in_s)
+        records = self._log_records.latest(job.ref)
+        self._rests[job.ref] = _Rest(version, self._index.revision(job.ref), records, now_s, until_s, due_s)
+        if again_in_s is not None:
             raise Requeue(again_in_s)
+
+    def _rests_on(self, ref: JobRef, summary: JobSummary) -> bool:
+        """Return whether a job needs no other plan yet. Raises Requeue where the time for one is known."""
+        rest, now_s = self._rests.get(ref), self._now_s()
+        version, records = (summary.uid, summary.version), self._log_records.latest(ref)
+        if rest is None or not rest.holds(version, self._index.revision(ref), records, now_s):
+            self._rests.pop(ref, None)
+            return False
+        if rest.due_s is not None:
+            raise Requeue(rest.due_s - now_s)
+        return True
 
     def _requeue_after_s(self, ref: JobRef, summary: JobSummary, step: Plan) -> float | None:
         """Return when time alone changes something: a deadline, or a controller or a pod that stays silent."""
