@@ -392,6 +392,12 @@ def count_writes(api: Api) -> int:
     return total
 
 
+def uids_of(api: Api, resource: str) -> dict[tuple[str, str], str]:
+    """Return the uids of all objects of a resource, by namespace and name."""
+    found = (item["metadata"] for item in api.list(resource))
+    return {(metadata["namespace"], metadata["name"]): metadata["uid"] for metadata in found}
+
+
 def pod_name(number: int, index: int) -> str:
     """Return the name of a job's pod; the last one is the launcher's."""
     role = names.LAUNCHER if index == WORKERS else names.WORKER
@@ -400,10 +406,7 @@ def pod_name(number: int, index: int) -> str:
 
 def create_pods(api: Api, jobs: int) -> None:
     """Create the pods that mpi-operator would make, in the size that they have."""
-    children = {
-        (item["metadata"]["namespace"], item["metadata"]["name"]): item["metadata"]["uid"]
-        for item in api.list("kubeflow.org/v2beta1/mpijobs")
-    }
+    children = uids_of(api, "kubeflow.org/v2beta1/mpijobs")
 
     def create(pair: tuple[int, int]) -> None:
         number, index = pair
@@ -443,10 +446,7 @@ def create_pods(api: Api, jobs: int) -> None:
 def kubelet(control_plane: ControlPlane) -> Iterator[None]:
     """Have a node whose kubelet answers for logs, and for nothing else."""
     api = control_plane.api
-    jobs = {
-        (item["metadata"]["namespace"], item["metadata"]["name"]): item["metadata"]["uid"]
-        for item in api.list("bert-operator.dev/v1alpha1/bertpretrainjobs")
-    }
+    jobs = uids_of(api, "bert-operator.dev/v1alpha1/bertpretrainjobs")
     uids = {
         f"{namespace}/{pod_name(int(name.removeprefix('job-')), WORKERS)}": uid
         for (namespace, name), uid in jobs.items()

@@ -25,6 +25,11 @@ KUBECTL = shutil.which("kubectl")
 needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="requires kubectl")
 
 
+def reader_of(bare: ControlPlane, *options: str) -> KubectlReader:
+    """Return what asks kubectl as the administrator. options: of kubectl."""
+    return KubectlReader(Kubectl(("--kubeconfig", str(bare.folder / "kubeconfig-admin"), *options)))
+
+
 @pytest.fixture(scope="module")
 def bare() -> Iterator[ControlPlane]:
     """An API server without controllers, which would put right what is planted."""
@@ -52,14 +57,7 @@ def test_a_fault_is_found_by_its_own_check_and_by_no_other(cluster: ApiCluster, 
 
 @needs_kubectl
 def test_kubectl_shows_the_same(bare: ControlPlane, cluster: ApiCluster) -> None:
-    reader = KubectlReader(
-        Kubectl(
-            (
-                "--kubeconfig",
-                str(bare.folder / "kubeconfig-admin"),
-            )
-        )
-    )
+    reader = reader_of(bare)
     assert false_alarms(look(reader), set()) == ()
     (broken,) = [fault for fault in ASKED_FOR if fault.check == "settings"]
     trial = try_fault(cluster, broken, reader)
@@ -71,53 +69,21 @@ def test_kubectl_shows_the_same(bare: ControlPlane, cluster: ApiCluster) -> None
 
 @needs_kubectl
 def test_refusals_of_kubectl_are_told_apart(bare: ControlPlane) -> None:
-    reader = KubectlReader(
-        Kubectl(
-            (
-                "--kubeconfig",
-                str(bare.folder / "kubeconfig-admin"),
-                "--as",
-                "nobody",
-            )
-        )
-    )
+    reader = reader_of(bare, "--as", "nobody")
     with pytest.raises(Refused) as refusal:
         reader.get("/api/v1/nodes?limit=500")
     assert refusal.value.status == FORBIDDEN
     with pytest.raises(Refused) as refusal:
-        KubectlReader(
-            Kubectl(
-                (
-                    "--kubeconfig",
-                    str(bare.folder / "kubeconfig-admin"),
-                )
-            )
-        ).get("/apis/nowhere/v1/things")
+        reader_of(bare).get("/apis/nowhere/v1/things")
     assert refusal.value.status == NOT_FOUND
     with pytest.raises(Refused) as refusal:
-        KubectlReader(
-            Kubectl(
-                (
-                    "--server",
-                    "https://127.0.0.1:1",
-                )
-            )
-        ).get("/version")
+        KubectlReader(Kubectl(("--server", "https://127.0.0.1:1"))).get("/version")
     assert refusal.value.status == NO_ANSWER
 
 
 @needs_kubectl
 def test_who_may_do_nothing_is_told_so_and_nothing_is_called_well(bare: ControlPlane, cluster: ApiCluster) -> None:
-    reader = KubectlReader(
-        Kubectl(
-            (
-                "--kubeconfig",
-                str(bare.folder / "kubeconfig-admin"),
-                "--as",
-                "nobody",
-            )
-        )
-    )
+    reader = reader_of(bare, "--as", "nobody")
     report = look(reader, pre=True)
     (rights,) = [outcome for outcome in report.outcomes if outcome.check == "rights"]
     (finding,) = rights.findings

@@ -12,9 +12,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_trainer.checkpoints.protobuf_wire import encode_fields, write_varint
 from bert_trainer.dataset.shards import WRITTEN_LAYOUTS, LayoutName
 from bert_trainer.dataset.shards import write_shard as write_by_the_product
-from bert_trainer.dataset.shards.examples import FEATURES, INTEGER_FEATURES, WEIGHTS
+from bert_trainer.dataset.shards.examples import FEATURES, WEIGHTS
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.shards.tfrecord_file import FOOTER
@@ -102,7 +103,7 @@ def _write_variable(file: h5py.File, samples: RaggedSamples, per_row: NDArray[np
 
 
 def _write_rows(file: h5py.File, name: str, dtype: str, values: NDArray[np.integer], counts: NDArray[np.int64]) -> None:
-    assert not values.size or int(values.max()) <= np.iinfo(dtype if dtype != "|i1" else np.int8).max
+    assert not values.size or int(values.max()) <= np.iinfo(np.dtype(dtype)).max
     dataset = file.create_dataset(name, (len(counts),), dtype=h5py.vlen_dtype(np.dtype(dtype)))
     if not len(counts):
         return
@@ -122,36 +123,16 @@ def frame_record(record: bytes) -> bytes:
 def encode_examples(samples: Samples) -> list[bytes]:
     """Return each sample as a ``tf.train.Example``, its features sorted as TensorFlow's deterministic writer does."""
     weights = (samples.masked_lm_positions > 0).astype("<f4")
-    return [
-        _part(
-            1,
-            b"".join(
-                _part(1, _part(1, name.encode()) + _part(2, _part(*_values(samples, weights, name, row))))
-                for name in FEATURES
-            ),
-        )
-        for row in range(len(samples))
-    ]
 
+    def feature(name: str, row: int) -> bytes:
+        # FloatList or Int64List, packed.
+        if name == WEIGHTS:
+            return encode_fields({2: encode_fields({1: weights[row].tobytes()})})
+        values: list[int] = getattr(samples, name)[row].reshape(-1).tolist()
+        return encode_fields({3: encode_fields({1: b"".join(map(write_varint, values))})})
 
-def _values(samples: Samples, weights: NDArray[np.float32], name: str, row: int) -> tuple[int, bytes]:
-    """Return the field and the content of a feature's list: FloatList or Int64List, packed."""
-    if name == WEIGHTS:
-        return 2, _part(1, weights[row].tobytes())
-    assert name in INTEGER_FEATURES
-    values: list[int] = getattr(samples, name)[row].reshape(-1).tolist()
-    return 3, _part(1, b"".join(map(_varint, values)))
+    def example(row: int) -> bytes:
+        entries = [encode_fields({1: name.encode(), 2: feature(name, row)}) for name in FEATURES]
+        return encode_fields({1: encode_fields({1: entries})})
 
-
-def _varint(number: int) -> bytes:
-    content = bytearray()
-    while number >= 0x80:
-        content.append(number & 0x7F | 0x80)
-        number >>= 7
-    content.append(number)
-    return bytes(content)
-
-
-def _part(field: int, content: bytes) -> bytes:
-    """Return a length-delimited field of a protocol buffers message."""
-    return bytes([field << 3 | 2]) + _varint(len(content)) + content
+    return [example(row) for row in range(len(samples))]

@@ -5,7 +5,9 @@ A run's output folder keeps the document that it began with, and so does a job's
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
+
+from bert_job.dataset_names import LayoutName, WrittenLayout
 
 Document = dict[str, Any]
 EARLIER_VERSIONS = (1,)
@@ -20,14 +22,14 @@ _MODEL_NAMES = {
     "vocab_pad_multiple": "vocabulary_pad_multiple",
     "vocab_size": "vocabulary_size",
 }
-_READ_ALONE = ("mlperf-variable", "mlperf-packed", "tfrecord")
+_READ_ALONE = tuple(name for name in get_args(LayoutName) if name not in get_args(WrittenLayout))
 """Layouts that ``bert-data`` wrote once."""
 
 
 def upgrade(document: Document) -> Document:
     """Return a document of any version that this release knows in its own form; one of another version unchanged."""
     found = _from_1(document) if document.get("contract_version") == 1 else document
-    return _with_written_layouts(found, ())
+    return _with_written_layouts(found)
 
 
 def upgrade_job(document: Document) -> Document:
@@ -35,10 +37,10 @@ def upgrade_job(document: Document) -> Document:
     spec = document.get("spec")
     if not isinstance(spec, dict):
         return document
-    found = _with_written_layouts(spec, ("prepare",))
-    if isinstance(found.get("health"), dict):
-        found = {**found, "health": _health(found["health"])}
-    return document if found is spec else {**document, "spec": found}
+    found = _with_written_layouts(spec)
+    if isinstance(spec.get("health"), dict):
+        found = {**found, "health": _health(spec["health"])}
+    return {**document, "spec": found}
 
 
 def _from_1(document: Document) -> Document:
@@ -69,22 +71,21 @@ def _stage(stage: Document) -> Document:
     return found
 
 
-def _with_written_layouts(document: Document, inside: tuple[str, ...]) -> Document:
-    """Replace layouts that are read alone by now. inside: the section of a stage that has its data's layout.
+def _with_written_layouts(document: Document) -> Document:
+    """Replace layouts that are read alone by now, in the stages of a run or of a job's spec.
 
     Data that has been built is read as before; a build that has begun is refused as one with other settings.
     """
     stages = document.get("stages")
-    changed = [_with_written_layout(stage, inside) for stage in stages] if isinstance(stages, list) else stages
-    return document if changed == stages else {**document, "stages": changed}
+    return {**document, "stages": [_with_written_layout(it) for it in stages]} if isinstance(stages, list) else document
 
 
-def _with_written_layout(stage: Any, inside: tuple[str, ...]) -> Any:
+def _with_written_layout(stage: Any) -> Any:
+    """Return a stage of a run, or its section ``prepare`` in a job, as this release reads it."""
     if not isinstance(stage, dict):
         return stage
-    if inside:
-        section = stage.get(inside[0])
-        return {**stage, inside[0]: _with_written_layout(section, ())} if isinstance(section, dict) else stage
+    if isinstance(prepare := stage.get("prepare"), dict):
+        return {**stage, "prepare": _with_written_layout(prepare)}
     return {**stage, "layout": "compact"} if stage.get("layout") in _READ_ALONE else stage
 
 

@@ -121,13 +121,14 @@ class Kubectl:
             raise WaitTimeout(f"kubectl {words[0]} did not end within {timeout_s:g} s") from late
         return Ended(ended.returncode, ended.stdout, ended.stderr)
 
-    def call(self, *words: str, given: str | None = None) -> str:
+    def call(self, *words: str, given: str | None = None, timeout_s: float | None = None) -> str:
         """Return the output of a command.
 
         Raises:
             ApiRefused: It failed; NoSuchObject where the server knows no such object.
+            WaitTimeout: It did not end in time.
         """
-        ended = self.run(*words, given=given)
+        ended = self.run(*words, given=given, timeout_s=timeout_s)
         if ended.code:
             raise explain(words, ended.errors)
         return ended.output

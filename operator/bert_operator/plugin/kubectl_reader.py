@@ -8,8 +8,8 @@ from textwrap import indent
 from typing import Any
 
 from bert_operator.doctor.reading import Refused
-from bert_operator.plugin.errors import WaitTimeout
-from bert_operator.plugin.kubectl import Kubectl, explain
+from bert_operator.plugin.errors import ApiRefused, WaitTimeout
+from bert_operator.plugin.kubectl import Kubectl
 
 TIMEOUT_S = 30
 """Of one request; kubectl itself waits forever for an API server that does not answer."""
@@ -47,13 +47,11 @@ class KubectlReader:
 
     def _call(self, *words: str, given: str | None = None) -> str:
         try:
-            ended = self._kubectl.run(*words, given=given, timeout_s=2 * TIMEOUT_S)
+            return self._kubectl.call(*words, given=given, timeout_s=2 * TIMEOUT_S)
         except WaitTimeout as error:
             raise Refused(0, str(error)) from error
-        if ended.code:
-            refused = explain(words, ended.errors)
+        except ApiRefused as refused:
             raise Refused(refused.status, refused.said) from refused
-        return ended.output
 
 
 def _decode(text: str) -> Any:
