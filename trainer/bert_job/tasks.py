@@ -51,6 +51,8 @@ NEEDED_COLUMNS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Of ``TableColumnsSpec``, those that a table of one's own has to name."""
+ANSWER_COLUMNS = ("label", "answer", "answer_start")
+"""Those that a table to predict does not have."""
 OPTIONAL_COLUMNS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
         "classification": ("text_pair", "id"),

@@ -1,4 +1,4 @@
-"""``bert-train``: run, or only check, one run configuration; fine-tune; read weights of other programs."""
+"""``bert-train``: run, or only check, one run configuration; fine-tune; predict; read weights of other programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import FrameType
 from typing import get_args
 
 from bert_job.weights import ExportFormat, InitialCheckpointSpec
-from bert_trainer import finetune_command
+from bert_trainer import finetune_command, predict_command
 from bert_trainer.config.checks import load_run_config, parse_profile_steps, parse_run_config, resolve_model
 from bert_trainer.errors import EXIT_FAILED, PEER_ENDED, InputError, TrainerError
 from bert_trainer.output.runs_page import write_report_of
@@ -54,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if arguments.verb == "finetune":
             return _finetune(arguments)
+        if arguments.verb == "predict":
+            predict_command.predict_file(arguments)
+            return 0
         if arguments.verb == "report":
             print(write_report_of(arguments.folder))  # noqa: T201 - the result
             return 0
@@ -157,6 +160,15 @@ def _parser() -> argparse.ArgumentParser:
             description="Fine-tune weights on a task of GLUE, on SQuAD or on tables of one's own, on one rank or, "
             "under mpirun or torchrun, on several. A run is evaluated while it trains, and the best evaluation's "
             "weights are kept.",
+        )
+    )
+    predict_command.add_arguments(
+        verbs.add_parser(
+            "predict",
+            help="classes, numbers or answers of a fine-tuned model for every row of a file",
+            description="Classes, numbers or answers of a fine-tuned model for every row of a file: a line each, in "
+            "the file's order, in memory that does not grow with the file. The model is what an export of a finetune "
+            "stage wrote, or save_pretrained of transformers.",
         )
     )
     report = verbs.add_parser(

@@ -1,14 +1,15 @@
 """``bert-train import``: weights of any format that runs start from, checked and written in one that is exported.
 
-Every tensor is accounted for as at the start of a run. A source without a masked-LM head becomes an encoder alone in
-Hugging Face's format, and is refused by the others, which would hold random numbers in its place. A source without a
-next-sentence head becomes a model without that objective.
+Every tensor is accounted for as at the start of a run. A fine-tuned model of Hugging Face's keeps its head. A source
+without a masked-LM head becomes an encoder alone in Hugging Face's format, and is refused by the others, which would
+hold random numbers in its place. A source without a next-sentence head becomes a model without that objective.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,6 +24,7 @@ from bert_trainer.checkpoints.description import (
     find_description,
     read_vocabulary_of,
 )
+from bert_trainer.checkpoints.fine_tuned_import import is_fine_tuned, read_fine_tuned
 from bert_trainer.checkpoints.initial_weights import read_source
 from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.checkpoints.tokenizer_files import is_lower_case
@@ -37,6 +39,7 @@ from bert_trainer.checkpoints.weight_matching import (
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
+from bert_trainer.model.task_model import TaskModel
 from bert_trainer.system.atomic_files import disk_errors
 from bert_trainer.system.files import unreadable
 
@@ -100,6 +103,62 @@ def _import(
     output = Path(os.path.abspath(output))
     if os.path.lexists(output):
         raise InputError(f"--output: {output}: exists already; allowed: a folder that does not", hint="choose another")
+    is_task = kind == "huggingface" and is_fine_tuned(path)
+    read = (
+        _read_fine_tuned(path, vocabulary_file, model_file)
+        if is_task
+        else _read_pretrained(path, kind, form, vocabulary_file, model_file)
+    )
+    with disk_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    vocabulary, lower_case = read.vocabulary, is_lower_case(read.vocabulary)
+    export_model(
+        form,
+        read.model,
+        vocabulary,
+        output,
+        lower_case=lower_case,
+        labels=read.labels,
+        left_out=read.fitted.fresh,
+        replace=False,
+    )
+    lines = _render_account(kind, read)
+    if read.fitted.fresh:
+        lines.append("  heads: no masked-LM head, so the folder holds the encoder alone")
+    if vocabulary.said is not None:
+        lines.append(f"  text: {vocabulary.settings.describe(lower_case)}, as the tokenizer's files say")
+    if "tensorflow" in (kind, form):
+        lines.append(f"  activation: {_FORMS[read.model.config.hidden_activation]}. {_OF_OTHERS}")
+    use = "for bert-train predict, and for transformers" if is_task and form == "huggingface" else _USES[form]
+    lines.append(f"Wrote {output}, {use}")
+    # Names of files may hold what cannot be printed as well.
+    return "\n".join(map(printable, lines))
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A model with what is to be said of it."""
+
+    model: Bert | TaskModel
+    vocabulary: Vocabulary
+    described: Described
+    source: Source
+    fitted: MatchedWeights
+    purpose: str
+    """What it was trained for."""
+    labels: Sequence[str] = ()
+
+
+def _read_fine_tuned(path: Path, vocabulary_file: Path | None, model_file: Path | None) -> _Read:
+    found = read_fine_tuned(path, vocabulary_file, model_file)
+    labels = found.task.labels
+    purpose = f"{found.task.kind}{f' with {len(labels)} labels' if labels else ''}"
+    return _Read(found.model, found.vocabulary, found.described, found.source, found.fitted, purpose, labels)
+
+
+def _read_pretrained(
+    path: Path, kind: str, form: ExportFormat, vocabulary_file: Path | None, model_file: Path | None
+) -> _Read:
     described = find_description(path, kind, vocabulary_file, model_file)
     vocabulary = read_vocabulary_of(described, path)
     config = described.model
@@ -122,21 +181,7 @@ def _import(
     model = Bert(config, vocabulary.size)
     with torch.no_grad():
         copy_tensors(fitted, dict(model.named_parameters()))
-    with disk_errors(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-    said = vocabulary.settings.lower_case
-    lower_case = is_lower_case(vocabulary) if said is None else said
-    export_model(form, model, vocabulary, output, lower_case=lower_case, left_out=fitted.fresh, replace=False)
-    lines = _render_account(kind, described, config, source, fitted, vocabulary)
-    if fitted.fresh:
-        lines.append("  heads: no masked-LM head, so the folder holds the encoder alone")
-    if vocabulary.said is not None:
-        lines.append(f"  text: {vocabulary.settings.describe(lower_case)}, as the tokenizer's files say")
-    if "tensorflow" in (kind, form):
-        lines.append(f"  activation: {_FORMS[config.hidden_activation]}. {_OF_OTHERS}")
-    lines.append(f"Wrote {output}, {_USES[form]}")
-    # Names of files may hold what cannot be printed as well.
-    return "\n".join(map(printable, lines))
+    return _Read(model, vocabulary, described, source, fitted, config.objective)
 
 
 def _read(path: Path, kind: str, config: ModelConfig, vocabulary: Vocabulary) -> tuple[Source, MatchedWeights]:
@@ -147,14 +192,8 @@ def _read(path: Path, kind: str, config: ModelConfig, vocabulary: Vocabulary) ->
     return source, match_weights(source, shapes, vocabulary)
 
 
-def _render_account(
-    kind: str,
-    described: Described,
-    config: ModelConfig,
-    source: Source,
-    fitted: MatchedWeights,
-    vocabulary: Vocabulary,
-) -> list[str]:
+def _render_account(kind: str, read: _Read) -> list[str]:
+    source, fitted, vocabulary, config = read.source, read.fitted, read.vocabulary, read.model.config
     table = source.tensors["embeddings.tokens.weight"]
     padding = len(table) - vocabulary.size
     types = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in fitted.tensors.values()})
@@ -164,9 +203,9 @@ def _render_account(
         f"  tensors: {len(fitted.tensors)}, with {parameters:,} parameters ({', '.join(types)})",
         f"  model: {config.architecture}, {config.num_hidden_layers} layers x {config.hidden_size}, "
         f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
-        f"{config.max_position_embeddings} positions, {config.hidden_activation}, {config.objective}; "
-        f"{described.model_file}",
-        f"  vocabulary: {vocabulary.size:,} entries; {described.vocabulary_file}"
+        f"{config.max_position_embeddings} positions, {config.hidden_activation}, {read.purpose}; "
+        f"{read.described.model_file}",
+        f"  vocabulary: {vocabulary.size:,} entries; {read.described.vocabulary_file}"
         + (f"; {padding} rows of padding left out" if padding else ""),
     ]
     for what, names in (("not used", fitted.unused), ("ignored", source.ignored)):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +90,17 @@ def huggingface_name(name: str, architecture: str, *, spans: bool = False) -> st
     return f"{layers}.{match[1]}.{layer_names[match[2]]}.{kind}"
 
 
+def naming_of(model: EncoderParameters) -> Callable[[str], str]:
+    """Return what translates the names of a model's parameters, its head's among them, as ``huggingface_name`` does."""
+    spans = isinstance(model, TaskModel) and model.head_config.kind == "spans"
+    return partial(huggingface_name, architecture=model.config.architecture, spans=spans)
+
+
 def huggingface_tensors(model: Bert | TaskModel, left_out: Collection[str] = ()) -> dict[str, Tensor]:
     """Return the weights under Hugging Face's names, the vocabulary's padding rows cut off. left_out: by our names."""
-    spans = isinstance(model, TaskModel) and model.head_config.kind == "spans"
+    spell = naming_of(model)
     return {
-        huggingface_name(name, model.config.architecture, spans=spans): tensor.cpu().contiguous().clone()
+        spell(name): tensor.cpu().contiguous().clone()
         for name, tensor in model.unpadded_weights().items()
         if name not in left_out
     }
@@ -102,10 +109,14 @@ def huggingface_tensors(model: Bert | TaskModel, left_out: Collection[str] = ())
 def huggingface_config(model: Bert | TaskModel, labels: Sequence[str] = ()) -> dict[str, Any]:
     """Return the content of ``config.json``. labels: the classes' names by number, of a fine-tuned classifier."""
     if isinstance(model, TaskModel):
-        return _encoder_config(model, _task_class(model)) | _head_config(model, labels)
+        return _of_class(_task_class(model), model) | _head_config(model, labels)
     if model.config.architecture == "distilbert":
-        return _encoder_config(model, "DistilBertForMaskedLM")
-    return _encoder_config(model, "BertForPreTraining" if model.nsp is not None else "BertForMaskedLM")
+        return _of_class("DistilBertForMaskedLM", model)
+    return _of_class("BertForPreTraining" if model.nsp is not None else "BertForMaskedLM", model)
+
+
+def _of_class(name: str, model: EncoderParameters) -> dict[str, Any]:
+    return {"architectures": [name], **encoder_settings(model)}
 
 
 def _task_class(model: TaskModel) -> str:
@@ -132,11 +143,11 @@ def _head_config(model: TaskModel, labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _encoder_config(model: EncoderParameters, architecture: str) -> dict[str, Any]:
+def encoder_settings(model: EncoderParameters) -> dict[str, Any]:
+    """Return what ``config.json`` says of the encoder."""
     config = model.config
     if config.architecture == "distilbert":
         return {
-            "architectures": [architecture],
             "model_type": "distilbert",
             "activation": config.hidden_activation,
             "attention_dropout": config.attention_dropout,
@@ -151,7 +162,6 @@ def _encoder_config(model: EncoderParameters, architecture: str) -> dict[str, An
             "vocab_size": model.vocabulary_size,
         }
     return {
-        "architectures": [architecture],
         "model_type": "bert",
         "attention_probs_dropout_prob": config.attention_dropout,
         "hidden_act": config.hidden_activation,

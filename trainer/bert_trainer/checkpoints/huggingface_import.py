@@ -1,8 +1,9 @@
 """Import of a Hugging Face model folder, the inverse of ``huggingface_export``.
 
 Reads ``config.json`` with ``model.safetensors`` or ``pytorch_model.bin``, whole or in parts, as ``save_pretrained`` of
-``BertForPreTraining``, ``BertForMaskedLM``, ``BertModel`` or ``DistilBertForMaskedLM`` writes them. Downloads
-nothing, runs no code that a file may hold, and leaves it to ``initial_weights`` whether the tensors fit.
+``BertForPreTraining``, ``BertForMaskedLM``, ``BertModel`` or ``DistilBertForMaskedLM`` writes them, or one of the
+fine-tuned classes in ``fine_tuned_import``. Downloads nothing, runs no code that a file may hold, and leaves it to
+``weight_matching`` whether the tensors fit.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from torch import Tensor
 
 from bert_job.foreign_text import printable
 from bert_trainer.checkpoints.foreign_formats import HUGGINGFACE_FILES
-from bert_trainer.checkpoints.huggingface_export import huggingface_config, huggingface_name
+from bert_trainer.checkpoints.huggingface_export import encoder_settings, naming_of
 from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
 from bert_trainer.checkpoints.weight_matching import NEXT_SENTENCE, by_our_names, max_elements
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.model_file import FIXED, read_activation
 from bert_trainer.errors import InputError
-from bert_trainer.model.bert import Bert
+from bert_trainer.model.layers import EncoderParameters
 
 # What models converted from TensorFlow call LayerNorm's parameters, bert-base-uncased among them.
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
@@ -53,7 +54,7 @@ _SETTINGS = {
 }
 
 
-def read_model_folder(path: Path, model: Bert) -> tuple[dict[str, Tensor], Callable[[str], str]]:
+def read_model_folder(path: Path, model: EncoderParameters) -> tuple[dict[str, Tensor], Callable[[str], str]]:
     """Return the folder's tensors by our names, and a function that translates our names into the folder's.
 
     A tensor without a counterpart here keeps its own name.
@@ -64,7 +65,8 @@ def read_model_folder(path: Path, model: Bert) -> tuple[dict[str, Tensor], Calla
     check_settings(path / "config.json", model)
     tensors, wrapping = unwrap(path, _read_tensors(path), model.config.architecture)
     named = translate(without_copies(path, tensors, model), model)
-    return named, lambda name: wrapping.spell(huggingface_name(name, model.config.architecture))
+    spell = naming_of(model)
+    return named, lambda name: wrapping.spell(spell(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +129,13 @@ def unwrap(path: Path, tensors: Mapping[str, Tensor], architecture: str) -> tupl
     return {unwrapped[name]: tensor for name, tensor in tensors.items()}, wrapping
 
 
-def translate(tensors: Mapping[str, Tensor], model: Bert) -> dict[str, Tensor]:
+def translate(tensors: Mapping[str, Tensor], model: EncoderParameters) -> dict[str, Tensor]:
     """Rename tensors from Hugging Face's names to ours."""
-    architecture = model.config.architecture
     names = [name for name, _ in model.named_parameters()]
-    if architecture == "bert":
+    if model.config.architecture == "bert":
         names = [*dict.fromkeys((*names, *NEXT_SENTENCE))]
-    named = by_our_names(tensors, {huggingface_name(name, architecture): name for name in names})
+    spell = naming_of(model)
+    named = by_our_names(tensors, {spell(name): name for name in names})
     return {named[name]: tensor for name, tensor in tensors.items()}
 
 
@@ -145,7 +147,7 @@ def is_foreign_head(name: str) -> bool:
     return "." in name and not name.startswith((*_OURS, "'"))
 
 
-def check_settings(path: Path, model: Bert) -> None:
+def check_settings(path: Path, model: EncoderParameters) -> None:
     """Refuse a model whose settings, at ``path``, say that the same tensors compute something else.
 
     Raises:
@@ -158,7 +160,7 @@ def check_settings(path: Path, model: Bert) -> None:
                 f"{path}: {key}: got {settings[key]!r:.100}; allowed: {allowed!r}, which is all that is computed here",
                 hint="start from another model",
             )
-    wanted = huggingface_config(model)
+    wanted = encoder_settings(model)
     for key in _SETTINGS.keys() & wanted.keys() & settings.keys():
         got = read_activation(settings, key) if key in ("hidden_act", "activation") else settings[key]
         if got != wanted[key]:
@@ -226,7 +228,7 @@ def current_name(name: str) -> str:
     return stem + _OLD_ENDINGS.get(dot + ending, dot + ending) if is_norm else name
 
 
-def without_copies(path: Path, tensors: Mapping[str, Tensor], model: Bert) -> dict[str, Tensor]:
+def without_copies(path: Path, tensors: Mapping[str, Tensor], model: EncoderParameters) -> dict[str, Tensor]:
     """Return the tensors under current names, without copies of tied weights.
 
     What is larger than the model's own is not compared with its copy: it fits no model of these sizes.

@@ -58,5 +58,14 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
 
 
 def is_lower_case(vocabulary: Vocabulary) -> bool:
-    """Return whether no entry of a vocabulary has a capital letter, names in brackets aside."""
-    return all(token == token.lower() for token in vocabulary.tokens if not token.startswith("["))
+    """Return whether text loses its capitals before it is looked up in a vocabulary.
+
+    As the tokenizer's files beside it say; without a word of theirs if no entry has a capital letter, names in brackets
+    aside.
+    """
+    said = vocabulary.settings.lower_case
+    return (
+        said
+        if said is not None
+        else all(token == token.lower() for token in vocabulary.tokens if not token.startswith("["))
+    )

@@ -20,8 +20,7 @@ from bert_job.foreign_text import printable
 from bert_trainer.checkpoints.description import MAX_PADDING_ROWS
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_tokens
 from bert_trainer.errors import InputError
-from bert_trainer.model.bert import Bert
-from bert_trainer.model.layers import BY_ENTRY
+from bert_trainer.model.layers import BY_ENTRY, EncoderParameters
 
 NEXT_SENTENCE = ("pooler.weight", "pooler.bias", "nsp.weight", "nsp.bias")
 """Of heads that a model of ours may lack: their names are translated all the same."""
@@ -82,7 +81,7 @@ class MatchedWeights:
     """Rows of the source's token table behind the vocabulary that are not zeros, and are left out."""
 
 
-def match_weights(source: Source, model: Bert, vocabulary: Vocabulary) -> MatchedWeights:
+def match_weights(source: Source, model: EncoderParameters, vocabulary: Vocabulary) -> MatchedWeights:
     """Match a source's weights with the model's parameters, and its vocabulary with the run's.
 
     Raises:
@@ -103,7 +102,7 @@ def match_weights(source: Source, model: Bert, vocabulary: Vocabulary) -> Matche
     return replace(fitted, num_trained_beyond=int(_used_rows(beyond).sum()))
 
 
-def match_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> MatchedWeights:
+def match_tensors(source: Source, tensors: Mapping[str, Tensor], model: EncoderParameters) -> MatchedWeights:
     """Match tensors of a source, its weights or moments, with the model's parameters.
 
     Raises:
@@ -155,13 +154,13 @@ def list_names(names: Sequence[str]) -> str:
     return ", ".join(printable(name)[:_MAX_NAME] for name in names[:_MAX_LISTED]) + more
 
 
-def max_elements(model: Bert) -> int:
+def max_elements(model: EncoderParameters) -> int:
     """Return how many elements a tensor of the model's has at most, with as many rows of padding as are taken."""
     largest = max(parameter.numel() for parameter in model.parameters())
     return max(largest, (model.vocabulary_size + MAX_PADDING_ROWS) * model.config.hidden_size)
 
 
-def is_of_size(tensors: Mapping[str, Tensor], model: Bert, is_foreign: Callable[[str], bool]) -> bool:
+def is_of_size(tensors: Mapping[str, Tensor], model: EncoderParameters, is_foreign: Callable[[str], bool]) -> bool:
     """Return whether every tensor is a parameter of the model, by our names, and not larger than it.
 
     Of others' heads no more than the largest of the model's.
@@ -177,7 +176,7 @@ def is_of_size(tensors: Mapping[str, Tensor], model: Bert, is_foreign: Callable[
     return all(tensor.numel() <= most.get(name, -1) for name, tensor in tensors.items())
 
 
-def _next_sentence_shape(name: str, model: Bert) -> list[int]:
+def _next_sentence_shape(name: str, model: EncoderParameters) -> list[int]:
     """Return the shape of one of ``NEXT_SENTENCE``."""
     outputs = model.config.hidden_size if name in _POOLER else 2
     return [outputs, model.config.hidden_size] if name.endswith(".weight") else [outputs]
@@ -258,7 +257,7 @@ def _used_rows(table_VD: Tensor) -> Tensor:
     return torch.cat([table_VD[at : at + _ROWS_AT_ONCE].any(dim=1) for at in starts])
 
 
-def _check_entries(source: Source, model: Bert) -> None:
+def _check_entries(source: Source, model: EncoderParameters) -> None:
     """Refuse a token table of another vocabulary size; padding rows are recognized by their zeros, or by their number.
 
     Our padding starts at zero and gets no gradient, so it stays zero; of the entries, only [PAD]'s row may be all

@@ -72,12 +72,12 @@ def require_file(path: Path) -> None:
     )
 
 
-def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield each line without its end, and its number from 1.
+def read_text_lines(path: Path, *, is_kept: bool = True) -> Iterator[tuple[int, str]]:
+    """Yield each line without its end, and its number from 1. is_kept: as ``records.read_records`` takes it.
 
     Raises:
-        InputError: it is no regular file, cannot be read, is not UTF-8 or has NUL bytes; a line or the whole is too
-            long. Names the file and the line.
+        InputError: it is no regular file, cannot be read, is not UTF-8 or has NUL bytes; a line, or the whole of what
+            is kept, is too long. Names the file and the line.
     """
     require_file(path)
     number, end = 0, 0
@@ -96,7 +96,7 @@ def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
                 hint="a table of another program or encoding: export it as UTF-8 text, or convert it with iconv",
             )
         end = offset + len(line)
-        if number > MAX_ROWS or end > MAX_TEXT_BYTES:
+        if is_kept and (number > MAX_ROWS or end > MAX_TEXT_BYTES):
             raise InputError(
                 f"{at(path, number)}: got more than {MAX_ROWS:,} lines or {MAX_TEXT_BYTES >> 20} MiB of text; "
                 f"allowed: less, since every rank keeps all examples in memory",
@@ -105,19 +105,19 @@ def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
         yield number, line
 
 
-def read_tsv(path: Path) -> Iterator[Fields]:
+def read_tsv(path: Path, *, is_kept: bool = True) -> Iterator[Fields]:
     """Yield the fields between tabs of each line, also of an empty one; raises as ``read_text_lines``."""
-    for number, line in read_text_lines(path):
+    for number, line in read_text_lines(path, is_kept=is_kept):
         yield number, line.split("\t")
 
 
-def read_csv(path: Path) -> Iterator[Fields]:
+def read_csv(path: Path, *, is_kept: bool = True) -> Iterator[Fields]:
     """Yield the fields between commas of each row; raises as ``read_text_lines``, and for marks out of place."""
     begin, size = 1, 0
 
     def lines() -> Iterator[str]:
         nonlocal size
-        for number, line in read_text_lines(path):
+        for number, line in read_text_lines(path, is_kept=is_kept):
             size += len(line)
             # A quotation mark that is not closed makes one row of the rest of the file.
             if size > MAX_LINE_BYTES:
@@ -146,7 +146,7 @@ def read_csv(path: Path) -> Iterator[Fields]:
         yield begin, fields
 
 
-def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_objects(path: Path, *, is_kept: bool = True) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the object of each line, empty lines left out, and the line's number from 1.
 
     Halves of surrogate pairs, which JSON can hold and UTF-8 cannot, are left as they are: ``whole_characters``.
@@ -154,7 +154,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         InputError: as ``read_text_lines``; a line is no JSON object.
     """
-    for number, line in read_text_lines(path):
+    for number, line in read_text_lines(path, is_kept=is_kept):
         if not line.strip():
             continue
         try:

@@ -26,20 +26,29 @@ Record = tuple[int, dict[str, Any]]
 """The number of a row's first line, from 1, and its values by column: texts, of JSON Lines whatever JSON has."""
 
 
-def read_records(path: Path, format: Format, wanted: set[str], notes: list[str]) -> Iterator[Record]:
-    """Yield the rows, of which each has the wanted columns. notes: warnings for the log are added at the end.
+def read_records(
+    path: Path, format: Format, wanted: set[str], notes: list[str], *, is_kept: bool = True
+) -> Iterator[Record]:
+    """Yield the rows, of which each has the wanted columns.
+
+    Args:
+        path: The file.
+        format: Of it.
+        wanted: Columns.
+        notes: Warnings for the log are added at the end.
+        is_kept: Whether all rows will be in memory together, so that there must not be too many.
 
     Raises:
         InputError: as ``delimited`` raises it; a column is missing, a row has other fields than columns.
     """
     format = _format_of(path) if format == "auto" else format
     if format == "jsonLines":
-        for line, entry in read_objects(path):
+        for line, entry in read_objects(path, is_kept=is_kept):
             if not wanted <= entry.keys():
                 _require(wanted, list(entry), at(path, line), "the object")
             yield line, entry
         return
-    rows = read_tsv(path) if format == "tsv" else read_csv(path)
+    rows = (read_tsv if format == "tsv" else read_csv)(path, is_kept=is_kept)
     names = _read_header(path, rows, wanted)
     skipped, quoted = 0, 0
     for line, fields in rows:

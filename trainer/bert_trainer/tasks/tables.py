@@ -16,8 +16,16 @@ from bert_job.tasks import NEEDED_COLUMNS
 from bert_trainer.errors import InputError
 from bert_trainer.tasks.answers import AnswerCheck
 from bert_trainer.tasks.catalog import Task
-from bert_trainer.tasks.delimited import at, excerpt, listed, require_file, require_short, whole_characters
-from bert_trainer.tasks.examples import SpanExample, Split, TaskExamples, TextExample
+from bert_trainer.tasks.delimited import (
+    at,
+    excerpt,
+    listed,
+    read_text_lines,
+    require_file,
+    require_short,
+    whole_characters,
+)
+from bert_trainer.tasks.examples import Example, SpanExample, Split, TaskExamples, TextExample
 from bert_trainer.tasks.ratings import parse_rating
 from bert_trainer.tasks.records import Record, read_records
 
@@ -61,6 +69,29 @@ def read_tables(task: Task, data: TaskData) -> TaskExamples:
     notes += [note for table in tables.values() for note in table.notes]
     tests = (splits["test"],) if "test" in splits else ()
     return TaskExamples(task, splits["train"], (splits["validation"],), tests, tuple(notes))
+
+
+def read_unlabelled(path: Path, task: Task, data: TaskData, notes: list[str]) -> Iterator[Example]:
+    """Yield what a file holds to predict, row by row: it may be of any length.
+
+    Args:
+        path: The file.
+        task: Of the model.
+        data: Format and columns, of which those are named that the task needs.
+        notes: Warnings for the log are added at the end.
+
+    Raises:
+        InputError: as ``read_tables``.
+    """
+    table = _Table(path, data, notes, is_kept=False)
+    yield from table.examples(task, labelled=False)
+
+
+def read_lines_as_texts(path: Path) -> Iterator[TextExample]:
+    """Yield each line of a file as a text, empty ones too; raises as ``read_text_lines``, and for one too long."""
+    for number, line in read_text_lines(path, is_kept=False):
+        require_short(line, path, str(number))
+        yield TextExample(str(number - 1), line, None, None)
 
 
 def _require_columns(task: Task, columns: TableColumnsSpec) -> None:
@@ -147,6 +178,8 @@ class _Table:
     path: Path
     data: TaskData
     notes: list[str] = field(default_factory=list)
+    is_kept: bool = True
+    """Whether all rows are in memory together."""
     _lines: dict[str, int] = field(default_factory=dict)
     """Of identifiers: where they stand first."""
     _equal: tuple[str, int, int] | None = None
@@ -194,7 +227,9 @@ class _Table:
             names += [columns.question, columns.context, *([columns.answer, columns.answer_start] * labelled)]
         else:
             names += [columns.text, columns.text_pair, *([columns.label] * labelled)]
-        return read_records(self.path, self.data.format, {name for name in names if name}, self.notes)
+        return read_records(
+            self.path, self.data.format, {name for name in names if name}, self.notes, is_kept=self.is_kept
+        )
 
     def label(self, record: dict[str, Any], line: int) -> str:
         """Return a class as text: of JSON also a whole number, or true or false."""
@@ -250,7 +285,7 @@ class _Table:
                 hint="predictions are labelled with it: name another column as id, or none, for the "
                 "numbers of the rows",
             )
-        before = self._lines.setdefault(name, line)
+        before = self._lines.setdefault(name, line) if self.is_kept else line
         if before != line and self._equal is None:
             self._equal = (name, before, line)
         return name

@@ -7,10 +7,10 @@ import os
 import socket
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
-from bert_job.run_config import RunConfig
 from bert_trainer.errors import DeviceUnusable, InputError, UnsupportedPrecision
 from bert_trainer.model.backends.choice import check_engine, choose_backend
 from bert_trainer.model.backends.cpu.capability import prepare_processor
@@ -21,6 +21,26 @@ from bert_trainer.model.precision import autocast
 from bert_trainer.parallel.world import World
 
 logger = logging.getLogger(__name__)
+
+
+class ComputeSettings(Protocol):
+    """What is asked for: the fields of ``RunConfig`` of these names."""
+
+    @property
+    def device(self) -> str:
+        """``auto``, ``cpu`` or ``cuda``."""
+
+    @property
+    def precision(self) -> str:
+        """As ``RunConfig.precision``."""
+
+    @property
+    def engine(self) -> str:
+        """``eager`` or ``ort``."""
+
+    @property
+    def gpu_memory_limit_gib(self) -> float | None:
+        """None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +54,7 @@ class Compute:
     """As ``RunConfig.engine``."""
 
     @classmethod
-    def open(cls, config: RunConfig, world: World) -> Compute:
+    def open(cls, config: ComputeSettings, world: World) -> Compute:
         """Choose the device and prepare it.
 
         Raises:
@@ -54,7 +74,7 @@ class Compute:
         return autocast(self.device, self.precision)
 
 
-def choose_device(config: RunConfig, world: World) -> torch.device:
+def choose_device(config: ComputeSettings, world: World) -> torch.device:
     """Return this rank's device and set what the precision needs.
 
     Raises:
@@ -113,7 +133,7 @@ def check_device_count(devices: int, ranks: int) -> None:
         )
 
 
-def _limit_memory(config: RunConfig, device: torch.device) -> None:
+def _limit_memory(config: ComputeSettings, device: torch.device) -> None:
     """Cap PyTorch's allocator; call it before anything was allocated."""
     if config.gpu_memory_limit_gib is not None:
         total_bytes = torch.cuda.get_device_properties(device).total_memory

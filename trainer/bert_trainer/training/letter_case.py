@@ -39,8 +39,7 @@ def lower_case_of(stages: Sequence[Stage], start: InitialCheckpointSpec | None, 
             settings = None
         if settings is not None and settings.lower_case is not None:
             return settings.lower_case
-    said = data.vocabulary.settings.lower_case
-    return is_lower_case(data.vocabulary) if said is None else said
+    return is_lower_case(data.vocabulary)
 
 
 def dataset_of(data: RunData) -> DatasetInfo | None:

@@ -5,6 +5,8 @@ A split is cut into the same micro-batches for any number of ranks, which take t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,6 +28,7 @@ def head_outputs(
     sequence_length: int,
     micro_batch_size: int,
     world: World,
+    max_tokens: int | None = None,
 ) -> Tensor:
     """Return the outputs of all rows on every rank of ``world``, fp32 on the CPU. Collective in it.
 
@@ -34,8 +37,9 @@ def head_outputs(
         model: The model.
         samples: R rows of S tokens together.
         sequence_length: Tokens; no row is longer.
-        micro_batch_size: Rows of a pass.
+        micro_batch_size: Most rows of a pass.
         world: The ranks that have the same weights.
+        max_tokens: Most tokens of a pass with more than one row; None: any.
 
     Returns:
         (R, L); of spans (S, 2).
@@ -46,14 +50,15 @@ def head_outputs(
     model.eval()
     backend = model.backend
     with compute.autocast(), backend.step_context():
-        for number, start in enumerate(range(0, len(samples), micro_batch_size)):
+        for number, rows in enumerate(_passes(samples, micro_batch_size, max_tokens)):
             if number % world.size != world.rank:
                 continue
-            rows = slice(start, min(start + micro_batch_size, len(samples)))
             taken = samples.take(rows)
             batch = make_batch(taken, np.arange(rows.start, rows.stop))
             batch = backend.stage_batch(batch, sequence_length=sequence_length, micro_batch_size=micro_batch_size)
-            first, count = (int(samples.token_starts[start]), len(taken.tokens)) if by_token else (start, len(taken))
+            first, count = rows.start, len(taken)
+            if by_token:
+                first, count = int(samples.token_starts[first]), len(taken.tokens)
             # Rows and tokens of padding are behind the real ones.
             outputs[first : first + count] = model.logits(batch.to(compute.device))[:count].float().cpu()
             watched().alive()
@@ -61,3 +66,15 @@ def head_outputs(
     # Each element has one rank's number and zeros from all others: exact in any order of summation.
     world.all_reduce_(outputs.view(-1))
     return outputs
+
+
+def _passes(samples: RaggedSamples, max_rows: int, max_tokens: int | None) -> Iterator[slice]:
+    """Yield the rows of each pass, in their order."""
+    ends, start = np.cumsum(samples.token_counts), 0
+    while start < len(samples):
+        stop = start + max_rows
+        if max_tokens is not None:
+            room = max_tokens + int(samples.token_starts[start])
+            stop = min(stop, max(start + 1, int(np.searchsorted(ends, room, side="right"))))
+        yield slice(start, min(stop, len(samples)))
+        start = stop
