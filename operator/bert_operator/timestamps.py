@@ -37,13 +37,3 @@ def time_of(text: object) -> float | None:
 
 MAX_ESTIMATE_S = 10 * 365 * 86_400.0
 """What a program expects to take longer is no estimate."""
-
-
-def render_duration(seconds: float) -> str:
-    """Return ``42 s``, ``3:07 min`` or ``2:05 h``."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from bert_job import run_stages as trainer
+from bert_job.console.summary import print_summary
 from bert_job.finetuning import EarlyStoppingSpec, TableColumnsSpec
 from bert_job.optimization import WarmupSpec
 from bert_job.stages import STAGE_KINDS
 from bert_job.tasks import SPAN_TASKS, TASK_METRICS, TaskName
-from bert_operator.local.summary import print_summary
 from bert_operator.render.run_config import render_run_config
 from bert_trainer.config import checks
 from bert_trainer.output.report import make_report

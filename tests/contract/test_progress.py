@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bert_job.progress import PREFIX, format_line, parse_progress_line
 from bert_operator.plugin.views.time_spent import OF_A_STAGE
-from bert_operator.state.progress import PREFIX, parse_progress_line
 from bert_operator.state.results import read_result
-from bert_trainer.output import progress as trainer
 from bert_trainer.output.metrics import MetricsWriter
+from bert_trainer.output.progress import Reporter
 from whole_configs import logging_settings
 
 KEYS = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True).filter(lambda key: key not in ("event", "job", "attempt"))
@@ -26,13 +26,9 @@ VALUES = st.one_of(
 )
 
 
-def test_both_sides_have_the_same_prefix() -> None:
-    assert f"{trainer.PREFIX} " == PREFIX
-
-
 @given(st.dictionaries(KEYS, VALUES, max_size=10))
 def test_every_record_survives_the_way(fields: dict[str, str | int | float | None]) -> None:
-    line = trainer.format_line({"event": "progress", **fields, "job": "a-b", "attempt": 3})
+    line = format_line({"event": "progress", **fields, "job": "a-b", "attempt": 3})
     record = parse_progress_line(line + "\n")
     assert record is not None
     assert (record.event, record.job, record.attempt) == ("progress", "a-b", 3)
@@ -50,7 +46,7 @@ def test_every_record_survives_the_way(fields: dict[str, str | int | float | Non
 
 def test_the_reporter_s_own_lines_are_read() -> None:
     stream = io.StringIO()
-    trainer.Reporter("uid-1", 2, stream).report("failed", stage="phase1", message='no "vocab.txt" here')
+    Reporter("uid-1", 2, stream).report("failed", stage="phase1", message='no "vocab.txt" here')
     record = parse_progress_line(stream.getvalue())
     assert record is not None
     assert (record.event, record.job, record.attempt, record.stage) == ("failed", "uid-1", 2, "phase1")
@@ -59,7 +55,7 @@ def test_the_reporter_s_own_lines_are_read() -> None:
 
 def test_an_evaluation_that_the_trainer_reports_becomes_a_result(tmp_path: Path) -> None:
     stream = io.StringIO()
-    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), trainer.Reporter("uid-1", 2, stream))
+    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), Reporter("uid-1", 2, stream))
     figures = {"mlm_accuracy": 0.7213, "mlm_loss": 1.25, "samples": 10000, "trained_samples": 3000000}
     target = {"target": 0.72, "target_met": "true", "message": "target met at step 4: 0.7213 >= 0.72"}
     writer.evaluated(stage="phase1", when="during", step=4, steps=9, nsp_accuracy=None, **figures, **target)
@@ -86,7 +82,7 @@ def test_an_evaluation_that_the_trainer_reports_becomes_a_result(tmp_path: Path)
 
 def test_where_the_time_of_a_stage_went_is_on_the_line_for_those_without_the_volume(tmp_path: Path) -> None:
     stream = io.StringIO()
-    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), trainer.Reporter("uid-1", 2, stream))
+    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), Reporter("uid-1", 2, stream))
     times = {"data_wait_s": 12.5, "evaluation_s": 30.0, "checkpoint_s": 7.25}
     writer.progress({"stage": "phase1", "step": 1, "steps": 9, "elapsed_s": 100.0, **times})
     writer.progress({"stage": "phase1", "step": 2, "steps": 9, "elapsed_s": 101.0, **dict.fromkeys(times, 0.0)})
@@ -101,7 +97,7 @@ def test_where_the_time_of_a_stage_went_is_on_the_line_for_those_without_the_vol
 
 def test_what_the_trainer_reports_of_fine_tuning_becomes_a_result(tmp_path: Path) -> None:
     stream = io.StringIO()
-    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), trainer.Reporter("uid-1", 2, stream))
+    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), Reporter("uid-1", 2, stream))
     found = {"f1": 0.889, "accuracy": 0.842, "majority_f1": 0.812, "majority_accuracy": 0.684}
     spread = {"mean": 0.871, "std": 0.012, "best_seed": 44, "best_epoch": 3.0, "runs": 5}
     message = "mrpc: best f1 0.889 (seed 44, epoch 3); majority 0.812"

@@ -174,7 +174,7 @@ READERS = (
         name="progress-records",
         read=_read_log,
         seeds=_log,
-        modules=("bert_operator.state.progress", "bert_operator.state.results"),
+        modules=("bert_job.progress", "bert_operator.state.results"),
         leaves_out=("describe_results", "_with_stage", "_is_of_task", "_on_one_line", "_bounds"),
         names_file=False,
     ),

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from bert_job.progress import parse_progress_line
 from bert_operator.cluster.demand import Demand, read_demand
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LatestRecords
 from bert_operator.cluster.quotas import NamespaceQuotas
 from bert_operator.cluster.settings import Settings
 from bert_operator.names import JobRef
-from bert_operator.state.progress import parse_progress_line
 from cluster_jobs import job_document
 from fake_cluster import NAMESPACE, FakeCluster
 from fake_controllers import act, end_pod, start_pod

@@ -22,9 +22,9 @@ import psutil
 import pytest
 import yaml
 
+from bert_job.console.display import PlainDisplay
 from bert_operator.__main__ import main
 from bert_operator.local import command
-from bert_operator.local.display import PlainDisplay
 from bert_operator.local.executor import LocalExecutor
 from bert_operator.local.launch import Launch
 from bert_operator.local.programs import Programs

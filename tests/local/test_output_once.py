@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from bert_operator.local.display import LineDisplay
-from bert_operator.local.output_once import OutputOnce, find_last_message
-from bert_operator.state.progress import parse_progress_line
+from bert_job.console.display import LineDisplay
+from bert_job.console.output_once import OutputOnce, find_last_message
+from bert_job.progress import parse_progress_line
 
 EDGE = "-" * 74
 OPEN_MPI_5 = [EDGE, "prterun noticed that process rank 1 with PID 7 on node vm exited on", "signal 10 (User).", EDGE]

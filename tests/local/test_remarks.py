@@ -12,12 +12,13 @@ from typing import Any, TextIO, cast
 import pytest
 from rich.console import Console
 
+from bert_job.console.display import BarDisplay, LineDisplay, PlainDisplay, Terminal, describe_record, render_figures
+from bert_job.console.summary import print_summary, read_report
+from bert_job.durations import render_duration
+from bert_job.progress import ProgressRecord, parse_progress_line
 from bert_operator.api.schema.status import Condition, Failure, JobStatus
-from bert_operator.local.display import BarDisplay, LineDisplay, PlainDisplay, Terminal, describe_record, render_figures
+from bert_operator.local.next_steps import render_next_steps
 from bert_operator.local.outcomes import JobOutcome, describe_outcome, exit_code
-from bert_operator.local.summary import print_summary, read_report, render_next_steps
-from bert_operator.state.progress import ProgressRecord, parse_progress_line
-from bert_operator.timestamps import render_duration
 from sample_job import sample_job
 
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from bert_job.progress import format_line
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import MetricsWriter, read_metrics
-from bert_trainer.output.progress import Reporter, format_line
+from bert_trainer.output.progress import Reporter
 from whole_configs import logging_settings
 
 RECORD = {

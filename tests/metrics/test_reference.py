@@ -11,10 +11,10 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from bert_job.progress import parse_progress_line
 from bert_operator.cluster.metric_table import JOB_FIGURES
 from bert_operator.cluster.service import _Service
 from bert_operator.cluster.settings import Settings
-from bert_operator.state.progress import parse_progress_line
 from bert_trainer.output.gauges import GAUGES, ON_THE_LINE, ON_THE_LINE_UNLESS_ZERO, RANK_GAUGES, find_line
 from bert_trainer.output.metrics import MetricsWriter
 from bert_trainer.output.progress import Reporter

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bert_job.progress import parse_progress_line
 from bert_trainer.output.metrics import MetricsWriter, read_metrics
-from bert_trainer.output.progress import Reporter, parse_line
+from bert_trainer.output.progress import Reporter
 from bert_trainer.parallel.world import World, gather_texts
 from bert_trainer.training.stragglers import LIMIT, Stragglers, Work, score_against_others
 from in_process import progress_records
@@ -118,10 +119,10 @@ def test_scores_of_all_ranks_reach_prometheus_and_the_file_and_only_the_slow_one
     assert 'bert_trainer_rank_score{rank="2",stage="phase1"} NaN' in text
     (record,) = read_metrics(tmp_path)
     assert {key: record[key] for key in of_ranks} == of_ranks
-    line = parse_line((tmp_path / "log").read_text().rstrip("\n"))
+    line = parse_progress_line((tmp_path / "log").read_text())
     assert line is not None
-    assert (line["slow_rank"], line["slow_rank_host"], line["slow_rank_score"]) == ("1", "b", "3")
-    assert "rank_scores" not in line
+    assert [line.text(key) for key in ("slow_rank", "slow_rank_host", "slow_rank_score")] == ["1", "b", "3"]
+    assert "rank_scores" not in line.fields
 
 
 # The last rank reads its batches slowly: it computes in a loop for a while after each.

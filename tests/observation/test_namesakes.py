@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+from bert_job.progress import parse_progress_line
 from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.api.schema.status import JobStatus
 from bert_operator.cluster.children import Refusal
@@ -17,7 +18,6 @@ from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.settings import Settings
 from bert_operator.names import JobRef
 from bert_operator.state.observed import Blocker
-from bert_operator.state.progress import parse_progress_line
 from sample_job import sample_document, sample_job
 from walking_operator import Told
 

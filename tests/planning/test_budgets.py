@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bert_job.checkpoints import CheckpointSpec
+from bert_job.progress import ProgressRecord, parse_progress_line
 from bert_operator.api.schema.conditions import Reason
 from bert_operator.api.schema.status import CheckpointStatus, JobStatus
 from bert_operator.state.observed import Observed
 from bert_operator.state.plan import Plan, plan
-from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from bert_operator.timestamps import render_time
 from plan_inputs import JOB, NOW_S, TRAINING_ONLY, child, ref
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from bert_job.progress import ProgressRecord, parse_progress_line
 from bert_operator.api.schema.conditions import FailureReason, Reason
 from bert_operator.api.schema.status import ChildRef, Condition, Failure, JobStatus
 from bert_operator.cluster.events import events_between
 from bert_operator.state.bad_nodes import find_bad_nodes
 from bert_operator.state.observed import Child, Finding, Observed
 from bert_operator.state.plan import plan
-from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from plan_inputs import NOW_S, TRAINING_ONLY
 
 REF = ChildRef(kind="MPIJob", name="bert-a1", uid="u", attempt=1)

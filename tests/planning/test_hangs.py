@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from bert_job.progress import parse_progress_line
 from bert_operator.api.schema.conditions import FailureReason, Reason
 from bert_operator.api.schema.status import ChildRef, JobStatus
 from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
 from bert_operator.render.hangs import hang_environment
 from bert_operator.state.observed import Child, Observed, Silence
 from bert_operator.state.plan import plan
-from bert_operator.state.progress import parse_progress_line
 from plan_inputs import NOW_S, TRAINING_ONLY
 
 REF = ChildRef(kind="Job", name="bert-a1", uid="u", attempt=1)

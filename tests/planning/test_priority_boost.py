@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from bert_job.progress import ProgressRecord
 from bert_operator.state.priority_boost import choose_boost, find_unsaved_s
-from bert_operator.state.progress import ProgressRecord
 
 AFTER_S = (60.0, 300.0, 900.0, 1800.0)
 

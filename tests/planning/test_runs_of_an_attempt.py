@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bert_job.progress import ProgressRecord, parse_progress_line
 from bert_operator.api.schema.conditions import Reason
 from bert_operator.api.schema.status import MAX_ATTEMPT_RUNS, ChildRef, JobStatus
 from bert_operator.cluster.job_series import read_series
@@ -18,7 +19,6 @@ from bert_operator.cluster.object_summaries import ChildSummary, PodSummary, rea
 from bert_operator.render import names
 from bert_operator.state.observed import Child, Observed, Silence
 from bert_operator.state.plan import plan
-from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from child_documents import child_document, pod_document
 from fake_cluster import is_deleting
 from fake_controllers import act, end_pod, is_alive, start_pod

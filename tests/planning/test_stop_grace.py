@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bert_job.progress import ProgressRecord, parse_progress_line
 from bert_operator.api.schema.conditions import FailureReason, Reason
 from bert_operator.api.schema.status import CheckpointStatus, ChildRef, Condition, JobStatus
 from bert_operator.cluster.events import events_between
@@ -15,7 +16,6 @@ from bert_operator.cluster.observation import observe_child
 from bert_operator.render.children import render_child
 from bert_operator.state.observed import Child, Observed
 from bert_operator.state.plan import plan
-from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from bert_operator.state.runs import ChildSpec
 from bert_operator.state.stop_grace import describe_short_grace, raise_grace
 from child_cases import case_frozen, templates

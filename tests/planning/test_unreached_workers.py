@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from bert_job.progress import ProgressRecord, parse_progress_line
 from bert_operator.api.schema.status import JobStatus
 from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
 from bert_operator.cluster.object_summaries import read_child, read_pod
 from bert_operator.cluster.observation import observe_child
 from bert_operator.state.observed import Child, Observed
 from bert_operator.state.plan import plan
-from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from bert_operator.timestamps import render_time
 from child_documents import CREATED_S, at, child_document, pod_document
 from plan_inputs import NOW_S, TRAINING_ONLY, child, ref

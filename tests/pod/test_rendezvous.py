@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_trainer.output.progress import format_line
+from bert_job.progress import format_line
 from bert_trainer.pod.launcher_log import LauncherLog, RecordSource
 from bert_trainer.pod.processes import StopForwarder
 from bert_trainer.pod.rank_output import Line

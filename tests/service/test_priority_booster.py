@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bert_job.progress import ProgressRecord
 from bert_operator.cluster.client import ApiError
 from bert_operator.cluster.log_reader import LatestRecords
 from bert_operator.cluster.priority_booster import PriorityBooster
@@ -16,7 +17,6 @@ from bert_operator.cluster.settings import PriorityBoost
 from bert_operator.cluster.workloads import WorkloadSummary, read_workload
 from bert_operator.names import JobRef
 from bert_operator.state.priority_boost import BOOST_ANNOTATION
-from bert_operator.state.progress import ProgressRecord
 
 AFTER_S = (60.0, 300.0)
 REF = JobRef("ns", "demo")

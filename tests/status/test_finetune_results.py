@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bert_job.progress import parse_progress_line
 from bert_operator.api.schema.status import JobStatus, StageResult
 from bert_operator.state.observed import Child, Observed
 from bert_operator.state.plan import plan
-from bert_operator.state.progress import parse_progress_line
 from bert_operator.state.results import describe_results, read_result
 from finetune_cases import finetune
 from sample_job import sample_job

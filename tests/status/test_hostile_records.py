@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 
+from bert_job.progress import parse_progress_line, starts_like_record
 from bert_operator.api.schema.status import MAX_FAILURES, Failure, JobStatus
 from bert_operator.cluster.events import events_between
 from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
@@ -20,7 +21,6 @@ from bert_operator.cluster.recorder import render_event
 from bert_operator.names import JobRef
 from bert_operator.state.observed import Child, Observed
 from bert_operator.state.plan import plan
-from bert_operator.state.progress import parse_progress_line, starts_like_record
 from child_documents import CREATED_S, child_document, ended, pod_document
 from hostile_records import ATTEMPT, OURS, UID, draw_endings, draw_lines
 from sample_job import sample_job

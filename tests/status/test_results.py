@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from bert_job.progress import parse_progress_line
 from bert_operator.api.schema.status import MAX_RESULTS, JobStatus, StageResult
 from bert_operator.cluster.events import events_between
 from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
 from bert_operator.state.observed import Child, Observed
 from bert_operator.state.plan import plan
-from bert_operator.state.progress import parse_progress_line
 from bert_operator.state.results import add_results, describe_results, read_result
 from sample_job import PHASE1, sample_job
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from bert_job.progress import parse_progress_line
 from bert_operator.api.schema.conditions import BlockerReason, Reason
 from bert_operator.api.schema.status import ChildRef, Failure, JobStatus
 from bert_operator.state.observed import Blocker, Child, Observed
 from bert_operator.state.plan import plan
-from bert_operator.state.progress import parse_progress_line
 from bert_operator.state.status import Facts, Verdict, describe, describe_invalid
 from sample_job import sample_job
 

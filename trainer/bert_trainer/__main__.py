@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import get_args
 
+from bert_job.run_config import RunConfig
 from bert_job.weights import ExportFormat, InitialCheckpointSpec
 from bert_trainer import finetune_command, predict_command
 from bert_trainer.config.checks import load_run_config, parse_profile_steps, parse_run_config, resolve_model
@@ -71,10 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.check:
             resolve_model(config)
             return 0
-        # Imported here: a wrong configuration is refused before torch has loaded.
-        from bert_trainer.training.run import train
-
-        train(config, attempt=_attempt())
+        _train(config, plain=arguments.plain)
     except TrainerError as error:
         report_error("bert-train", error)
         return error.exit_code
@@ -95,13 +93,18 @@ def _finetune(arguments: argparse.Namespace) -> int:
         print(finetune_command.render_config(config))  # noqa: T201 - the result
         return 0
     finetune_command.check_examples(config)
+    _stop_on_interrupt()
+    _train(config, plain=arguments.plain)
+    return 0
+
+
+def _train(config: RunConfig, *, plain: bool) -> None:
+    # Imported here: a wrong configuration is refused before they have loaded.
+    from bert_trainer.output.console import ATTEMPT_VARIABLE, displayed
     from bert_trainer.training.run import train
 
-    _stop_on_interrupt()
-    train(config, attempt=_attempt())
-    if said := finetune_command.describe_results(config):
-        print(said)  # noqa: T201 - the result
-    return 0
+    with displayed(Path(config.output_folder), os.environ, plain=plain):
+        train(config, attempt=int(os.environ.get(ATTEMPT_VARIABLE, "1")))
 
 
 def _stop_on_interrupt() -> None:
@@ -112,10 +115,6 @@ def _stop_on_interrupt() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     signal.signal(signal.SIGINT, request_stop)
-
-
-def _attempt() -> int:
-    return int(os.environ.get("BERT_ATTEMPT", "1"))
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -139,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", type=Path, help="run configuration, a JSON document")
     parser.add_argument("--check", action="store_true", help="check the configuration and do nothing")
+    _add_plain(parser)
     parser.add_argument(
         "--profile",
         metavar="FIRST-LAST",
@@ -153,15 +153,15 @@ def _parser() -> argparse.ArgumentParser:
         "each; print sequences per second, peak memory and the size that microBatchSize: auto would take.",
     )
     autotune.add_argument("run_config", type=Path, metavar="CONFIG", help="run configuration, a JSON document")
-    finetune_command.add_arguments(
-        verbs.add_parser(
-            "finetune",
-            help="fine-tune weights on a task of GLUE, on SQuAD or on tables of one's own",
-            description="Fine-tune weights on a task of GLUE, on SQuAD or on tables of one's own, on one rank or, "
-            "under mpirun or torchrun, on several. A run is evaluated while it trains, and the best evaluation's "
-            "weights are kept.",
-        )
+    finetune = verbs.add_parser(
+        "finetune",
+        help="fine-tune weights on a task of GLUE, on SQuAD or on tables of one's own",
+        description="Fine-tune weights on a task of GLUE, on SQuAD or on tables of one's own, on one rank or, "
+        "under mpirun or torchrun, on several. A run is evaluated while it trains, and the best evaluation's "
+        "weights are kept.",
     )
+    finetune_command.add_arguments(finetune)
+    _add_plain(finetune)
     predict_command.add_arguments(
         verbs.add_parser(
             "predict",
@@ -188,6 +188,13 @@ def _parser() -> argparse.ArgumentParser:
         )
     )
     return parser
+
+
+def _add_plain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plain", action="store_true", help="print every record as it is, for programs, in place of bars or "
+        "a line now and then",
+    )  # fmt: skip
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:

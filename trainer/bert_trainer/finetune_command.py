@@ -123,7 +123,7 @@ def make_run_config(arguments: argparse.Namespace, environment: Mapping[str, str
         spec,
         lambda path: path,
         # Every rank draws one; that of rank 0, which claims the folder, counts.
-        job=JobIdentity(name=f"finetune-{task}", namespace="local", uid=str(uuid.uuid4())),
+        job=JobIdentity(name=_name_run(task, arguments.model), namespace="local", uid=str(uuid.uuid4())),
         output_folder=str(output),
         if_exists=arguments.if_exists,
         world=world,
@@ -159,32 +159,13 @@ def render_config(config: RunConfig) -> str:
     return json.dumps(config.model_dump(mode="json"), indent=2)
 
 
-def describe_results(config: RunConfig, environment: Mapping[str, str] = os.environ) -> str:
-    """Return what a finished run has found and where things are; empty on every rank but 0."""
-    if (read_launched(environment) or _ALONE).rank != 0:
-        return ""
-    # They load torch, which the run has done by now.
-    from bert_trainer.checkpoints.checkpoint import MODEL_FILE
-    from bert_trainer.output.metrics import find_evaluations, read_metrics
-    from bert_trainer.output.report import REPORT_FILE
-    from bert_trainer.training.finetuning.best import BEST_FOLDER
-    from bert_trainer.training.finetuning.stage_end import PREDICTIONS_FOLDER, RESULTS_FILE
-    from bert_trainer.training.start_weights import FINETUNE_FOLDER
-
-    folder = Path(config.output_folder)
-    (stage,) = (stage for stage in config.stages if isinstance(stage, FinetuneStage))
-    results = folder / FINETUNE_FOLDER / stage.name
-    records = [*read_metrics(folder)]
-    said = [str(it["message"]) for it in find_evaluations(records, stage.name, "after") if it.get("message")]
-    exported = [str(record["path"]) for record in records if record.get("event") == "exported" and record.get("path")]
-    places = [
-        ("results", results / RESULTS_FILE),
-        ("best weights", results / BEST_FOLDER / MODEL_FILE),
-        ("predictions", results / PREDICTIONS_FOLDER),
-        ("report", folder / REPORT_FILE),
-        *(("model", folder / path) for path in dict.fromkeys(exported)),
-    ]
-    return "\n".join([*said[-1:], *(f"{what:<13}{path}" for what, path in places if path.exists())])
+def _name_run(task: str, model: Path | None) -> str:
+    """Return what the run is called in its report: after its task, and the model that it starts from."""
+    if model is None:
+        return task
+    # An export is called after its run, since all of them have the same name.
+    of_run = model.parent.name == "export" and model.absolute().parents[1].name
+    return f"{task}-{of_run or model.absolute().name}"
 
 
 def _optimizer_of(spec: TrainingSpec) -> OptimizerConfig:

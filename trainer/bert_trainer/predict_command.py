@@ -182,7 +182,7 @@ def _make_stage(arguments: argparse.Namespace, found: FineTuned) -> FinetuneStag
     return FinetuneStage(
         name="predict",
         task=found.task.name,
-        data=TaskData(format=table, columns=TableColumnsSpec(**named)),
+        data=TaskData.model_validate({"format": table, "columns": named}, by_name=True),
         sequence_length=length,
         micro_batch_size=_ROWS_PER_PASS,
         optimizer=FinetuneOptimizer(partitioning="none"),

@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from bert_job.progress import ProgressRecord, parse_progress_line, starts_like_record
 from bert_operator.api.schema.status import StageResult
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.index import Index
@@ -35,7 +36,6 @@ from bert_operator.cluster.round_robin import RoundRobin
 from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import CONTAINER, JobRef
 from bert_operator.state.observed import Silence
-from bert_operator.state.progress import ProgressRecord, parse_progress_line, starts_like_record
 from bert_operator.state.results import add_results, read_result
 from bert_operator.timestamps import render_time
 

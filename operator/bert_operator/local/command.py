@@ -22,19 +22,20 @@ from typing import Any, get_args
 
 from rich.console import Console
 
+from bert_job.console.display import choose_display
+from bert_job.console.summary import print_summary, read_report
 from bert_job.optimization import OptimizerName
 from bert_job.optimizers import with_optimizer
 from bert_operator.api.parsing.validation import check_rules
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
 from bert_operator.errors import LaunchError
 from bert_operator.local import launch, outcomes
-from bert_operator.local.display import choose_display
 from bert_operator.local.executor import LocalExecutor
 from bert_operator.local.hosts import parse_hostfile, render_hostfile
 from bert_operator.local.launch import Binding, Collectives, Launch, LauncherName, MpiChoice, Placement
+from bert_operator.local.next_steps import render_next_steps
 from bert_operator.local.programs import Programs, find_programs
 from bert_operator.local.status_file import StatusFile
-from bert_operator.local.summary import print_summary, read_report, render_next_steps
 from bert_operator.names import PREPARE_RUN
 from bert_operator.render.processors import processor_environment
 from bert_operator.render.run_config import render_run_config

@@ -19,18 +19,18 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
+from bert_job.console.display import Display
+from bert_job.console.output_once import find_last_message
+from bert_job.progress import ProgressRecord, parse_progress_line
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.status import MAX_MESSAGE, JobStatus, StageResult
 from bert_operator.errors import LaunchError
-from bert_operator.local.display import Display
 from bert_operator.local.guard import guarded
 from bert_operator.local.launch import Launch, read_gloo_exit
 from bert_operator.local.outcomes import JobOutcome
-from bert_operator.local.output_once import find_last_message
 from bert_operator.local.processes import ChildProcess, Exited, Line
 from bert_operator.state.observed import Child, Observed, read_outcome, read_termination_record
 from bert_operator.state.plan import Plan, plan
-from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from bert_operator.state.results import add_results, read_result
 from bert_operator.state.runs import ChildSpec
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bert_job.progress import ProgressRecord
 from bert_operator import __version__
 from bert_operator.doctor.objects import release_of
 from bert_operator.json_paths import mapping
 from bert_operator.plugin.job import Job, Json, last_seen_s, read_timed_records
 from bert_operator.plugin.sharing import Numbered, Numbers, Shape, Shareable, Words, describe, pick, round_figure
 from bert_operator.render.names import ATTEMPT_LABEL, LAUNCHER, ROLE_LABEL, RUN_LABEL, SINGLE, WORKER
-from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_time
 
 _KINDS = Words.of("BertPretrainJob ConfigMap Job MPIJob NetworkPolicy Pod Workload")

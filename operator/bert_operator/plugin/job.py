@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from bert_job.progress import ProgressRecord, parse_progress_line
 from bert_operator.names import PREPARE_RUN, is_managed_elsewhere
 from bert_operator.render.containers import find_foreign_end, find_trainer, find_waiting
 from bert_operator.render.names import ATTEMPT_LABEL, LAUNCHER, ROLE_LABEL, SINGLE, WORKER
-from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from bert_operator.timestamps import time_of
 
 Json = Mapping[str, Any]

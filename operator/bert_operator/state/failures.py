@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bert_job.progress import ProgressRecord
 from bert_operator.api.schema.bert_pretrain_job import JobSpec
 from bert_operator.api.schema.conditions import FailureReason, Reason
 from bert_operator.api.schema.status import MAX_MESSAGE, CheckpointStatus, Failure, FailureKind, JobStatus
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.state.budgets import is_storage
 from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Child, Observed
-from bert_operator.state.progress import ProgressRecord
 from bert_operator.state.unsaved import describe_unsaved
 from bert_operator.timestamps import parse_time, render_time
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from bert_job.progress import ProgressRecord
 from bert_operator.api.schema.conditions import BlockerReason, Reason
 from bert_operator.api.schema.status import MAX_MESSAGE, ChildRef, JobStatus, QueueStatus, StageResult
-from bert_operator.state.progress import ProgressRecord
 
 EXIT_DONE = 0
 EXIT_FAILED = 1

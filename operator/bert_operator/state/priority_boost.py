@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bert_operator.state.progress import ProgressRecord
+from bert_job.progress import ProgressRecord
 
 BOOST_ANNOTATION = "kueue.x-k8s.io/priority-boost"
 """Of a Workload; a signed integer of 32 bits."""

@@ -10,9 +10,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
+from bert_job.progress import ProgressRecord
 from bert_job.tasks import CORRELATIONS, MISMATCHED, TASK_METRICS
 from bert_operator.api.schema.status import MAX_METRICS, MAX_RESULTS, Metric, StageResult
-from bert_operator.state.progress import ProgressRecord
 
 # "result": an evaluation that was reported before, repeated at the end of a run for those who read the end alone.
 _EVENTS = ("evaluated", "result")

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bert_job.durations import render_duration
+from bert_job.progress import ProgressRecord
 from bert_operator.api.schema.conditions import FINDINGS, BlockerReason, ConditionType, Reason
 from bert_operator.api.schema.status import (
     MAX_ATTEMPT_RUNS,
@@ -34,8 +36,7 @@ from bert_operator.names import CONTAINER, PREPARE_RUN, TRAINING_RUN
 from bert_operator.state.bad_nodes import find_bad_nodes
 from bert_operator.state.observed import Blocker, Finding
 from bert_operator.state.phase_times import count_time
-from bert_operator.state.progress import ProgressRecord
-from bert_operator.timestamps import MAX_ESTIMATE_S, render_duration, render_time
+from bert_operator.timestamps import MAX_ESTIMATE_S, render_time
 
 _FULL_MESSAGES = 16
 """Failures whose message is kept as it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bert_operator.state.progress import ProgressRecord
+from bert_job.progress import ProgressRecord
 
 LASTING_INTERVALS = 3
 LASTING_S = 60.0

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
+from bert_job.progress import Value
 from bert_job.reporting import LoggingSpec
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.output.gauges import (
@@ -34,7 +35,7 @@ from bert_trainer.output.gauges import (
     RANK_GAUGES,
     RUN_GAUGES,
 )
-from bert_trainer.output.progress import Reporter, Value
+from bert_trainer.output.progress import Reporter
 from bert_trainer.system.atomic_files import disk_errors, open_no_link, random_suffix
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from bert_job.run_stages import FinetuneStage, PretrainStage
 from bert_job.tasks import TASK_METRICS
@@ -57,9 +57,21 @@ def _is_in_nats(run: Run) -> bool:
 
 
 def _by_stage(placed: list[Placed], key: str) -> list[Series]:
-    return [
-        Series(stage.name, _points(found, before, key), number) for number, (stage, before, found) in enumerate(placed)
-    ]
+    """Return a curve for each stage, of a finetune stage for each of its runs: every seed begins anew."""
+    series: list[Series] = []
+    for stage, before, found in placed:
+        for seed, of_seed in _by_seed(found).items():
+            label = f"{stage.name}, seed {seed}" if isinstance(stage, FinetuneStage) and stage.seeds > 1 else stage.name
+            series.append(Series(label, _points(of_seed, before, key), len(series)))
+    return series
+
+
+def _by_seed(records: Iterable[Record]) -> dict[object, list[Record]]:
+    """Return records by the seed of their run; those of pretraining, and of several seeds together, have none."""
+    found: dict[object, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.get("seed"), []).append(record)
+    return found
 
 
 def _accuracy(run: Run, placed: list[Placed]) -> list[Series]:
@@ -93,11 +105,9 @@ def _tasks(run: Run, placed: list[Placed]) -> list[Series]:
     for number, (stage, before, _) in enumerate(placed):
         if isinstance(stage, FinetuneStage):
             metric = stage.metric or TASK_METRICS[stage.task][0]
-            by_seed: dict[object, list[Record]] = {}
-            for record in run.records:
-                if (record["event"], record.get("stage"), record.get("when")) == ("evaluated", stage.name, "during"):
-                    by_seed.setdefault(record.get("seed"), []).append(record)
-            for seed, found in by_seed.items():
+            wanted = ("evaluated", stage.name, "during")
+            evaluated = (it for it in run.records if (it["event"], it.get("stage"), it.get("when")) == wanted)
+            for seed, found in _by_seed(evaluated).items():
                 label = f"{stage.name}: {metric}, seed {seed}"
                 series.append(Series(label, _points(found, before, metric), number + len(series), "line"))
     return series

@@ -187,11 +187,12 @@ def read_rank_record(path: Path) -> dict[str, Any] | None:
 
 def _explain(exit_code: int, log: LauncherLog, failure: FirstFailure | None) -> tuple[str, str]:
     """Return the reason (one word) and the message; the most specific source wins."""
-    final = log.final_record or {}
-    agrees = log.confirms(exit_code)
+    final = log.final_record
+    agrees = final is not None and log.confirms(exit_code)
+    message = final.text("message") or "" if final is not None else ""
     if exit_code in (0, EXIT_STOPPED):
         reason = "Succeeded" if exit_code == 0 else "Stopped"
-        return reason, final.get("message", "") if agrees and exit_code else ""
+        return reason, message if agrees and exit_code else ""
     lines = log.last_lines(failure.rank if failure else None)
     error, exception = find_error_message(lines), find_exception(lines)
     if error is None and exception is None:
@@ -201,8 +202,8 @@ def _explain(exit_code: int, log: LauncherLog, failure: FirstFailure | None) -> 
         host = failure.host if failure and failure.host else "a worker"
         rank = "" if failure is None or failure.rank is None else f"rank {failure.rank} on "
         return "WorkerLost", f"lost the connection to {rank}{host}"
-    if agrees and exit_code < _SIGNAL_BASE:
-        return final.get("reason", _default_reason(exit_code)), final.get("message", "")
+    if final is not None and agrees and exit_code < _SIGNAL_BASE:
+        return final.text("reason") or _default_reason(exit_code), message
     if exit_code < _SIGNAL_BASE and error:
         return error[0] or _default_reason(exit_code), error[1]
     if exit_code < _SIGNAL_BASE and exception:

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
+from bert_job.progress import ProgressRecord, Value, format_line, parse_progress_line, starts_like_record
 from bert_trainer.errors import EXIT_STOPPED, NAMED, PEER_ENDED
-from bert_trainer.output.progress import PREFIX, Value, format_line, parse_line
 from bert_trainer.pod.mpi import short_name
 from bert_trainer.pod.rank_output import Line
 
@@ -35,8 +35,6 @@ _MAX_MISSING, _MAX_SHOWN = 4096, 8  # ranks
 _FINAL_EVENTS = {"succeeded": 0, "stopped": EXIT_STOPPED}
 # Last records of a run that ended well: the trainer's, and that of a dataset's preparation.
 _SUCCESS_EVENTS = ("succeeded", "stage_finished")
-# No more than the operator takes for a step (10**15, its state/progress.py).
-_STEP = re.compile(r"[0-9]{1,15}")
 _FAILURE_CODES = ("1", "2", "4")  # those that rank 0 may claim; anything else in its record is not believed
 
 _ERROR_LINE = re.compile(r"bert-(?:train|data|pod): (.+)")
@@ -110,11 +108,11 @@ class RecordSource:
     is_ours: bool = True
     """The program is the trainer or the dataset builder, which end every good run with a record."""
 
-    def matches(self, fields: Mapping[str, str]) -> bool:
+    def matches(self, record: ProgressRecord) -> bool:
         """Return whether a record is this attempt's."""
         if self.job is None:
-            return fields.get("attempt", self.attempt) == self.attempt
-        return (fields.get("job"), fields.get("attempt")) == (self.job, self.attempt)
+            return record.attempt is None or str(record.attempt) == self.attempt
+        return (record.job, str(record.attempt)) == (self.job, self.attempt)
 
     def render_record(self, event: str, **fields: Value) -> str:
         """Return a record of this attempt."""
@@ -148,7 +146,7 @@ class LauncherLog:
     step: int | None = None
     checkpoint: str | None = None
     """Path of the newest checkpoint that rank 0 reported."""
-    final_record: dict[str, str] | None = None
+    final_record: ProgressRecord | None = None
     """Rank 0's last record: that it succeeded, stopped or failed."""
     last_event: str | None = None
     missing_ranks: frozenset[int] = frozenset()
@@ -161,10 +159,10 @@ class LauncherLog:
         """Add one line."""
         # Only cut for what is kept: a cut record could read as another, valid one.
         text = line.text[:_MAX_KEPT_CHARACTERS]
-        if line.text.startswith(PREFIX + " "):
-            fields = parse_line(line.text) if line.rank == 0 else None
-            if fields is not None and self.source.matches(fields):
-                self._add_record(fields)
+        if starts_like_record(line.text):
+            record = parse_progress_line(line.text) if line.rank == 0 else None
+            if record is not None and self.source.matches(record):
+                self._add_record(record)
         elif text.strip():
             if line.rank == 0:
                 self._note_stall(text)
@@ -192,23 +190,27 @@ class LauncherLog:
         more = f" and {len(self.missing_ranks) - _MAX_SHOWN} more" if len(self.missing_ranks) > _MAX_SHOWN else ""
         return f"; Horovod's stall check misses rank {shown}{more}"
 
-    def _add_record(self, fields: dict[str, str]) -> None:
-        event = fields["event"]
-        self.last_event = event
-        self.stage = fields.get("stage", self.stage)
-        if _STEP.fullmatch(fields.get("step", "")):
-            self.step = int(fields["step"])
-        if event == "progress":
+    def _add_record(self, record: ProgressRecord) -> None:
+        self.last_event = record.event
+        self.stage = record.stage if record.stage is not None else self.stage
+        if (step := record.count("step")) is not None:
+            self.step = step
+        if record.event == "progress":
             self.missing_ranks = frozenset()  # all have come
-        if event == "checkpoint":
-            self.checkpoint = fields.get("path", self.checkpoint)
-        if event in (*_FINAL_EVENTS, "failed"):
-            self.final_record = fields
+        if record.event == "checkpoint":
+            self.checkpoint = record.text("path") or self.checkpoint
+        if record.event in (*_FINAL_EVENTS, "failed"):
+            self.final_record = record
+
+    @property
+    def final_event(self) -> str | None:
+        """Event of rank 0's last record; None without any."""
+        return None if self.final_record is None else self.final_record.event
 
     @property
     def reported_stop(self) -> bool:
         """Whether rank 0's last record reports a stop."""
-        return self.final_record is not None and self.final_record["event"] == "stopped"
+        return self.final_event == "stopped"
 
     def has_stopped(self, exit_code: int, *, stop_requested: bool) -> bool:
         """Return whether that record is trusted.
@@ -220,7 +222,7 @@ class LauncherLog:
 
     def confirms(self, exit_code: int) -> bool:
         """Return whether rank 0's last record agrees with an exit code; "failed" agrees with all but 0 and 3."""
-        event = (self.final_record or {}).get("event")
+        event = self.final_event
         return event is not None and (
             _FINAL_EVENTS.get(event) == exit_code or event == "failed" and exit_code not in (0, EXIT_STOPPED)
         )
@@ -228,9 +230,8 @@ class LauncherLog:
     @property
     def rank_0_exit_code(self) -> int | None:
         """The exit code that rank 0 reported with its failure."""
-        record = self.final_record or {}
-        code = record.get("exit_code", "") if record.get("event") == "failed" else ""
-        return int(code) if code in _FAILURE_CODES else None
+        code = self.final_record.text("exit_code") if self.final_record is not None else None
+        return int(code) if self.final_event == "failed" and code in _FAILURE_CODES and code is not None else None
 
     @property
     def ended_midway(self) -> bool:
@@ -245,7 +246,7 @@ class LauncherLog:
     @property
     def has_lost_peer(self) -> bool:
         """Whether ranks lost the connection to another one and none reported a failure: something killed it."""
-        if (self.final_record or {}).get("event") == "failed" or any(self.has_own_error(rank) for rank in self._lines):
+        if self.final_event == "failed" or any(self.has_own_error(rank) for rank in self._lines):
             return False
         return any(_PEER_LOST.search(self._text_of(rank)) for rank in self._lines)
 

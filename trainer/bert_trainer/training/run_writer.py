@@ -21,13 +21,14 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_job.progress import Value
 from bert_job.run_config import RunConfig
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position
 from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.errors import FencedError, Stopped, TrainerError
 from bert_trainer.output.inputs import release
 from bert_trainer.output.metrics import METRICS_FILE, NO_RANK_FIGURES, MetricsWriter, RankFigures, Record, free_share
-from bert_trainer.output.progress import Reporter, Value
+from bert_trainer.output.progress import Reporter
 from bert_trainer.output.report import write_report
 from bert_trainer.output.report_page import write_page
 from bert_trainer.output.run_facts import write_environment

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bert_job.durations import render_duration
 from bert_job.foreign_text import one_line
 from bert_operator.doctor.demands import worker_requests
 from bert_operator.doctor.objects import amount
@@ -17,7 +18,7 @@ from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.plugin.job import Job, kind_of
 from bert_operator.plugin.prices import NODE, Prices
 from bert_operator.plugin.terminal import Cell, Ink, fold, table
-from bert_operator.timestamps import render_duration, time_of
+from bert_operator.timestamps import time_of
 
 _HOUR_S = 3600.0
 _GIB = 1024.0**3

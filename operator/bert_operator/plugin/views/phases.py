@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bert_job.durations import render_duration
 from bert_job.foreign_text import one_line
 from bert_operator.plugin.job import Job
 from bert_operator.plugin.terminal import Cell, Colour
-from bert_operator.timestamps import render_duration
 
 PHASE_COLOURS: Mapping[str, Colour] = {
     "Running": "green",

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bert_job.durations import render_duration
 from bert_job.foreign_text import one_line
+from bert_job.progress import ProgressRecord
 from bert_operator.plugin.job import Job, Pod
-from bert_operator.state.progress import ProgressRecord
-from bert_operator.timestamps import render_duration, time_of
+from bert_operator.timestamps import time_of
 
 OF_A_STAGE: Mapping[str, str] = {
     "data_wait_s": "waiting for data",

@@ -1,8 +1,14 @@
-"""Parses progress records, single lines of a run's log: ``bert-trainer/1 event=progress step=120 ...``.
+"""Progress records: one logfmt line each on a run's standard output, and what reads them.
 
-The counterpart of the trainer's progress module; tests/contract holds them together. A line comes from a process that
-may be dying, or hostile, so nothing here raises: what is not a record of this version, or could not be written into a
-status, is None.
+``bert-trainer/1 event=progress job=... attempt=1 stage=phase1 step=120 steps=700 loss=6.104 ...``
+
+Whoever prints them is the trainer; the operator turns them into status, displays into bars and sentences. The prefix
+carries the version of this contract; job and attempt tell a line of this attempt from one of its predecessor, and
+``attempt_run`` a line of a later run of the attempt, whose pods a queue has suspended and started again. Values with
+spaces, quotes or equals signs are quoted as JSON strings. A number that is not finite is left out: its absence says so.
+
+A line that is read comes from a process that may be dying, or hostile, so nothing here raises: what is not a record of
+this version, or could not be written into a status, is None.
 """
 
 from __future__ import annotations
@@ -16,12 +22,33 @@ from types import MappingProxyType
 
 PREFIX = "bert-trainer/1 "
 
-# Both limits stand in the trainer's output/progress.py as well: a line that it writes has to be readable here.
 _MAX_LINE = 8192
 _MAX_FIELDS = 64
 _LARGEST = 10**15  # steps or seconds: more than any run has, and still a number that every JSON parser reads exactly
 _NUMBER = re.compile(r"[-+0-9.eE]+")
 _WORD = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=("(?:[^"\\]|\\.)*"|[^\s"=]*)(?: |$)')
+
+
+Value = str | int | float | None
+
+
+def format_line(fields: Mapping[str, Value]) -> str:
+    """Render one record; keys with the value None or a non-finite number are left out."""
+    kept = {key: value for key, value in fields.items() if value is not None and not _is_infinite(value)}
+    return PREFIX + " ".join(f"{key}={_quote(value)}" for key, value in kept.items())
+
+
+def _is_infinite(value: Value) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _quote(value: str | int | float) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    # File names may hold bytes that are not UTF-8: Python keeps those as lone surrogates, which cannot be encoded.
+    text = str(value).encode(errors="replace").decode()
+    plain = text and text.isprintable() and not any(character in text for character in ' "=')
+    return text if plain else json.dumps(text)
 
 
 @dataclass(frozen=True, slots=True)

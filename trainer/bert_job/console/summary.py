@@ -6,7 +6,6 @@ Every figure may be missing: the trainer may be older, or the job has no such st
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bert_job.durations import render_duration
 from bert_job.foreign_text import visible
-from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.timestamps import render_duration
 
 _MAX_REPORT_BYTES = 4_194_304
 _RUN = (("seed", "bestSeed"), ("rank", "bestRank"), ("epoch", "bestEpoch"))
@@ -53,31 +51,11 @@ def print_summary(
     parts: list[RenderableType] = [Text()]
     if report is not None:
         parts += [_stages(report), *_results(report)]
-    parts += [Text(f"{label:<12} {_shown(Path(path))}") for label, path in _paths(report or {}, folder)]
+    parts += [Text(f"{label:<12} {shown(Path(path))}") for label, path in _paths(report or {}, folder)]
     parts += _filled_masks(report or {})
     if next_steps:
         parts += [Text("\nWhat to do next:"), *(Text(f"  {label:<15} {how}") for label, how in next_steps)]
     console.print(Group(*parts), soft_wrap=True)
-
-
-def render_next_steps(job: BertPretrainJob, job_file: Path, folder: Path) -> list[tuple[str, str]]:
-    """Return what who has trained on the built-in text may want now; nothing for a text of one's own."""
-    if not any((stage.prepare.text or "").startswith("builtin:") for stage in job.spec.stages if stage.prepare):
-        return []
-    programs = Path(sys.executable).parent
-    finetune = f"--task mrpc --data downloads/glue/MRPC --model {_shown(folder)} --output runs/mrpc"
-    return [
-        (
-            "look at it",
-            f"{_shown(folder / 'report.html')} in a browser, {_shown(folder.parent / 'index.html')} for all runs",
-        ),
-        ("plot", f"{_shown(programs / 'tensorboard')} --logdir {_shown(folder / 'tensorboard')}"),
-        ("your own text", f"a copy of {_shown(job_file)} with another text: and output.path:"),
-        ("", f"  {_shown(programs / 'bert-operator')} local COPY.yaml"),
-        ("fine-tune", f"{_shown(programs / 'bert-data')} fetch glue-mrpc"),
-        ("", f"  {_shown(programs / 'bert-train')} finetune {finetune}"),
-        ("a cluster", "the same file by kubectl apply; docs/guides/install.md, docs/guides/kubernetes.md"),
-    ]
 
 
 def _word(token: str) -> str:
@@ -85,7 +63,7 @@ def _word(token: str) -> str:
     return token if token.isalnum() else f'"{token}"'
 
 
-def _shown(path: Path) -> str:
+def shown(path: Path) -> str:
     """Return a path as somebody in the current folder would type it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
@@ -210,7 +188,9 @@ def _paths(report: Report, folder: Path) -> Iterator[tuple[str, str]]:
     for label, path in (("checkpoint", report.get("checkpoint")), *(("model", path) for path in models)):
         if isinstance(path, str) and path:
             yield label, path
-    for label, name in (("loss curve", "loss.png"), ("report", "report.html")):
+    stages = [stage.get("name") for stage in report.get("stages") or ()]
+    predictions = [("predictions", f"finetune/{name}/predictions") for name in stages]
+    for label, name in (*predictions, ("loss curve", "loss.png"), ("report", "report.html")):
         if (folder / name).exists():
             yield label, str(folder / name)
 

@@ -19,11 +19,11 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
+from bert_job.console.output_once import OutputOnce
+from bert_job.durations import render_duration
 from bert_job.foreign_text import sanitize
+from bert_job.progress import ProgressRecord
 from bert_job.tasks import MISMATCHED, TASK_METRICS
-from bert_operator.local.output_once import OutputOnce
-from bert_operator.state.progress import ProgressRecord
-from bert_operator.timestamps import render_duration
 
 SECONDS_PER_LINE = 10.0
 """At least, between two lines of progress in a file or a pipe: a preparation reports several times a second."""
@@ -233,11 +233,16 @@ class _TimeLeftColumn(ProgressColumn):
         return Text("" if task.finished or left_s is None else f"{render_duration(left_s)} left", style="cyan")
 
 
-def choose_display(*, plain: bool) -> Display:
-    """Return bars for a terminal, fewer and shorter lines for files and pipes; plain: every line as it comes."""
+def choose_display(*, plain: bool, may_draw: bool = True) -> Display:
+    """Return bars for a terminal, fewer and shorter lines for files and pipes.
+
+    Args:
+        plain: Every line as it comes.
+        may_draw: Whether this process has its terminal for itself.
+    """
     if plain:
         return PlainDisplay()
-    if not sys.stdout.isatty():
+    if not (may_draw and sys.stdout.isatty()):
         return LineDisplay()
     return BarDisplay(Console(file=cast(TextIO, Terminal(sys.stdout))))
 

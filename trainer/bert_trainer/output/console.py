@@ -1,0 +1,108 @@
+"""What a run shows that somebody started by hand: bars in a terminal, lines elsewhere, and its results at the end.
+
+The same as ``bert-operator local`` shows. Under an executor, which reads the records itself, nothing is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+
+from bert_job.console.display import Display, choose_display
+from bert_job.console.summary import print_summary, read_report
+from bert_job.progress import parse_progress_line
+from bert_trainer.errors import TrainerError
+from bert_trainer.output.runs_page import write_index
+from bert_trainer.system.launched_rank import read_launched
+
+ATTEMPT_VARIABLE = "BERT_ATTEMPT"
+"""Set by whoever starts a rank and reads its records: a pod's program, or ``bert-operator local``."""
+_RUNS = "runs"
+"""Folder in which examples keep their runs side by side."""
+
+
+@contextmanager
+def displayed(folder: Path, environment: Mapping[str, str], *, plain: bool) -> Iterator[None]:
+    """Show the records that this process prints, and where its results are once it has succeeded.
+
+    Args:
+        folder: Output folder of the run.
+        environment: Of the process.
+        plain: Print the records as they are.
+    """
+    rank = read_launched(environment)
+    if ATTEMPT_VARIABLE in environment or plain or (rank is not None and rank.rank != 0):
+        yield
+        return
+    # A launcher puts the output of several ranks into one terminal.
+    display = choose_display(plain=False, may_draw=rank is None)
+    shown = _Shown(display, sys.stdout)
+    try:
+        with contextlib.redirect_stdout(shown), _logged_beside(display):
+            try:
+                yield
+            except BaseException as error:
+                display.end_attempt(error.message if isinstance(error, TrainerError) else "")
+                raise
+        display.end_attempt("")
+    finally:
+        shown.flush_rest()
+        display.close()
+    print_summary(Console(), read_report(folder), folder)
+    # A page of somebody else stays, and a list that cannot be written is no reason to fail.
+    if folder.parent.name == _RUNS:
+        with contextlib.suppress(OSError, TrainerError):
+            write_index(folder.parent)
+
+
+class _Shown:
+    """Standard output whose lines go to a display."""
+
+    def __init__(self, display: Display, stream: TextIO) -> None:
+        self._display, self._stream, self._rest = display, stream, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._display.show(line, parse_progress_line(line))
+        return len(text)
+
+    def flush(self) -> None:
+        """Lines are shown when they end."""
+
+    def flush_rest(self) -> None:
+        """Show what no line feed has ended."""
+        if self._rest:
+            self.write("\n")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _logged_beside(display: Display) -> Iterator[None]:
+    """Have warnings printed above the bars."""
+
+    class Above(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            display.note(self.format(record))
+
+    root = logging.getLogger()
+    before, above = root.handlers[:], Above()
+    for handler in before:
+        above.setFormatter(handler.formatter)
+        root.removeHandler(handler)
+    root.addHandler(above)
+    try:
+        yield
+    finally:
+        root.removeHandler(above)
+        for handler in before:
+            root.addHandler(handler)
