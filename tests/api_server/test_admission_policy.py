@@ -40,6 +40,10 @@ SETTINGS = Settings.model_validate(
             "resourceClaims": [],
             "schedulerNames": ["default-scheduler"],
             "runtimeClasses": ["nvidia"],
+            "serviceAccounts": ["gcs"],
+            "podLabels": ["team"],
+            "podAnnotations": ["karpenter.sh/do-not-disrupt"],
+            "schedulingQueues": ["nlp"],
             "ranksPerNamespace": 512,
             "gpusPerNamespace": 64,
         },
@@ -91,6 +95,14 @@ LET: dict[str, Change] = {
     "a priority in a queue": both(put("queueName", value="bert"), put("workloadPriorityClass", value="batch")),
     "a scheduler": scheduling(schedulerName="default-scheduler"),
     "a runtime": scheduling(runtimeClassName="nvidia"),
+    "an account and keys": both(
+        put("serviceAccountName", value="gcs"),
+        put(
+            "podMetadata",
+            value={"labels": {"team": "nlp"}, "annotations": {"karpenter.sh/do-not-disrupt": "true"}},
+        ),
+        scheduling(schedulingPolicy={"queue": "nlp", "minAvailable": 3}),
+    ),
     "GPUs": both(put("workers", value=16), put("resources", value={"accelerator": {"perWorker": 4}})),
     "no GPUs in workers of their own": both(
         put("workers", value=33),
@@ -156,6 +168,23 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "a scheduler": (scheduling(schedulerName="mine"), "spec.scheduling.schedulerName: got mine"),
     "a runtime": (scheduling(runtimeClassName="kata"), "spec.scheduling.runtimeClassName: got kata"),
+    "an account": (put("serviceAccountName", value="admin"), "spec.serviceAccountName: got admin; allowed: gcs"),
+    "a label": (
+        put("podMetadata", value={"labels": {"cost": "7"}}),
+        "spec.podMetadata.labels: got cost; allowed: team",
+    ),
+    "an annotation": (
+        put("podMetadata", value={"annotations": {"linkerd.io/inject": "disabled"}}),
+        "spec.podMetadata.annotations: got linkerd.io/inject",
+    ),
+    "a queue of a gang": (
+        scheduling(schedulingPolicy={"queue": "other"}),
+        "spec.scheduling.schedulingPolicy.queue: got other; allowed: nlp",
+    ),
+    "a priority of a gang": (
+        scheduling(schedulingPolicy={"priorityClass": "system-node-critical"}),
+        "spec.scheduling.schedulingPolicy.priorityClass: got system-node-critical",
+    ),
     "GPUs": (
         both(put("workers", value=16), put("resources", value={"accelerator": {"perWorker": 5}})),
         "got 80 GPUs",

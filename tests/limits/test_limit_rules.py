@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic.alias_generators import to_snake
 
 from bert_operator.cluster.limit_rules import find_asked
+from bert_operator.cluster.limits import Bounds
 from bert_operator.cluster.settings import Settings, load_settings
 from bert_operator.cluster.settings_rules import frozen_problems, read_cluster_job
 from bert_operator.errors import InvalidJob, SettingsError
@@ -123,6 +125,35 @@ CASES: dict[str, tuple[Change, str, Any, Any, str]] = {
         ["first"],
         "spec.workloadPriorityClass",
     ),
+    "account": (put("serviceAccountName", value="gcs"), "serviceAccounts", ["s3"], ["gcs"], "spec.serviceAccountName"),
+    "label": (
+        put("podMetadata", value={"labels": {"team": "nlp", "cost": "7"}}),
+        "podLabels",
+        ["team"],
+        ["team", "cost"],
+        "spec.podMetadata.labels",
+    ),
+    "annotation": (
+        put("podMetadata", value={"annotations": {"karpenter.sh/do-not-disrupt": "true"}}),
+        "podAnnotations",
+        ["karpenter.sh"],
+        ["karpenter.sh/do-not-disrupt"],
+        "spec.podMetadata.annotations",
+    ),
+    "queue of a gang": (
+        put("scheduling", value={"schedulingPolicy": {"queue": "nlp"}}),
+        "schedulingQueues",
+        ["nl"],
+        ["nlp"],
+        "spec.scheduling.schedulingPolicy.queue",
+    ),
+    "priority of a gang": (
+        put("scheduling", value={"schedulingPolicy": {"priorityClass": "high"}}),
+        "priorityClasses",
+        ["low"],
+        ["high"],
+        "spec.scheduling.schedulingPolicy.priorityClass",
+    ),
     "scheduler": (
         put("scheduling", value={"schedulerName": "mine"}),
         "schedulerNames",
@@ -220,8 +251,9 @@ def test_what_is_beyond_a_limit_is_refused_and_what_is_within_is_not(
     assert problem.startswith(f"{path}: got ")
     assert f"limits.{limit} in the operator's settings" in problem
     assert problems(change, settings_with(**{limit: wide})) == []
-    if limit != "priorityClasses":  # left out: none
-        assert problems(change, settings_with()) == []
+    # Of these left out means none.
+    lists_nothing = getattr(Bounds(), to_snake(limit)) == ()
+    assert (problems(change, settings_with()) == []) is not lists_nothing
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from bert_operator.render.children import render_child
 from bert_operator.render.frozen import freeze
 from bert_operator.state.runs import ChildSpec, list_runs
 from child_cases import CHILD_CASES, IMAGE, UID, case_child
-from job_changes import put
+from job_changes import both, put
 from sample_job import sample_document
 
 HIDDEN = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
@@ -63,7 +63,7 @@ CLAIM = {"name": "device", "resourceClaimTemplateName": "one-device"}
     ],
 )
 def test_devices_of_another_maker_bring_none_of_nvidias(resources: dict[str, Any], is_hidden: bool) -> None:
-    document = sample_document(put("resources", value=resources))
+    document = sample_document(both(put("slotsPerWorker", value=1), put("resources", value=resources)))
     document["metadata"]["uid"] = UID
     job = freeze(parse_job(document), default_image=IMAGE)
     run = next(run for run in list_runs(job.job) if run.name == TRAINING_RUN)

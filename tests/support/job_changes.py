@@ -74,14 +74,15 @@ def only(*stages: int) -> Change:
 def patched(patch: Mapping[str, Any]) -> Change:
     """Merge a patch into the spec, as RFC 7386 says: null removes.
 
-    A key may be a path. An entry of a list is called by its number, and ``stages.3+`` comes in before stage 3.
+    A key may be a path, unless it has a slash, as labels have. An entry of a list is called by its number, and
+    ``stages.3+`` comes in before stage 3.
     """
     return lambda spec: _merge(spec, patch)
 
 
 def _merge(section: Spec, patch: Mapping[str, Any]) -> None:
     for path, value in patch.items():
-        *way, last = path.split(".")
+        *way, last = [path] if "/" in path else path.split(".")
         holder: Any = section
         for part in way:
             holder = holder[int(part)] if isinstance(holder, list) else holder.setdefault(part, {})

@@ -38,7 +38,7 @@ TEXTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
             ("mnt/x", "/", "/mnt/", "/mnt//x", "/mnt/../etc", "/a b", "/a:b", "/mnt/x\n"),
         ),
         r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$": (
-            ("zone", "kubernetes.io/hostname", "example.com/A_b.c", "a" * 63, "a" * 253 + "/" + "b" * 63),
+            ("zone", "team", "kubernetes.io/hostname", "example.com/A_b.c", "a" * 63, "a" * 253 + "/" + "b" * 63),
             ("a b", "/a", "a/", "a/b/c", "-a", "Example.com/a", "a" * 64, "é", "a\n"),
         ),
         r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$": (
@@ -73,6 +73,7 @@ TEXTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
 ALTERNATIVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "VolumeSource": ("persistentVolumeClaim", "nfs", "hostPath", "image"),
+        "FurtherVolumeSource": ("persistentVolumeClaim", "nfs", "hostPath", "image", "secret", "configMap", "emptyDir"),
         "ResourceClaimSpec": ("resourceClaimName", "resourceClaimTemplateName"),
         "EnvironmentVariable": ("value", "secret", "configMap"),
         "EnvironmentSource": ("secret", "configMap"),

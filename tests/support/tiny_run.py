@@ -143,9 +143,12 @@ COLLECTIVES = [
 
 
 def trainer_command(document: dict[str, Any], config_file: Path, *, by_torchrun: bool = False) -> list[str]:
-    """Write the document and return the command that runs it, under mpirun or torchrun for more than one rank."""
+    """Write the document and return the command that runs it, under mpirun or torchrun for more than one rank.
+
+    It prints records.
+    """
     config_file.write_text(json.dumps(document))
-    trainer = [sys.executable, "-m", "bert_trainer", "--config", str(config_file)]
+    trainer = [sys.executable, "-m", "bert_trainer", "--plain", "--config", str(config_file)]
     ranks = document["world"]["ranks"]
     if ranks == 1:
         return trainer

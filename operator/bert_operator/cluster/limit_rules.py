@@ -41,16 +41,7 @@ def find_asked(spec: Document, profile: Document | None = None) -> Iterator[Aske
     """
     yield from _volumes(spec)
     yield from find_devices(spec, profile)
-    scheduling = _section(spec, "scheduling")
-    for bound, name in (
-        ("priority_classes", "priorityClassName"),
-        ("scheduler_names", "schedulerName"),
-        ("runtime_classes", "runtimeClassName"),
-    ):
-        if scheduling.get(name):
-            yield Asked(bound, f"spec.scheduling.{name}", scheduling[name])
-    if spec.get("workloadPriorityClass"):
-        yield Asked("workload_priority_classes", "spec.workloadPriorityClass", spec["workloadPriorityClass"])
+    yield from _names(spec)
     for path in ("scheduling", "launcher", "worker"):
         section = _section(spec, path)
         for number, toleration in enumerate(section.get("tolerations") or ()):
@@ -58,7 +49,7 @@ def find_asked(spec: Document, profile: Document | None = None) -> Iterator[Aske
             yield Asked("tolerations", where, toleration.get("key") or None)
         for label in section.get("nodeSelector") or ():
             yield Asked("node_labels", f"spec.{path}.nodeSelector", label)
-    yield from _affinity(_section(scheduling, "affinity"))
+    yield from _affinity(_section(spec, "scheduling", "affinity"))
     for path in _RESOURCES:
         for number, claim in enumerate(_section(spec, *path.split(".")).get("resourceClaims") or ()):
             where = f"spec.{path}.resourceClaims[{number}]"
@@ -69,6 +60,27 @@ def find_asked(spec: Document, profile: Document | None = None) -> Iterator[Aske
     default = RunPolicy.model_fields["stop_grace_seconds"].default
     seconds = _section(spec, "runPolicy").get("stopGraceSeconds")
     yield Asked("stop_grace_seconds", "spec.runPolicy.stopGraceSeconds", default if seconds is None else seconds)
+
+
+_NAMES = (
+    ("service_accounts", ("serviceAccountName",)),
+    ("priority_classes", ("scheduling", "priorityClassName")),
+    ("priority_classes", ("scheduling", "schedulingPolicy", "priorityClass")),
+    ("scheduling_queues", ("scheduling", "schedulingPolicy", "queue")),
+    ("scheduler_names", ("scheduling", "schedulerName")),
+    ("runtime_classes", ("scheduling", "runtimeClassName")),
+    ("workload_priority_classes", ("workloadPriorityClass",)),
+)
+"""Fields that hold a name, each with its field of ``Bounds``."""
+
+
+def _names(spec: Document) -> Iterator[Asked]:
+    for bound, (*sections, field) in _NAMES:
+        if name := _section(spec, *sections).get(field):
+            yield Asked(bound, ".".join(("spec", *sections, field)), name)
+    for bound, field in (("pod_labels", "labels"), ("pod_annotations", "annotations")):
+        for key in _section(spec, "podMetadata", field):
+            yield Asked(bound, f"spec.podMetadata.{field}", key)
 
 
 def limit_problems(spec: Document, profile: Document, bounds: Bounds, *, default_image: str) -> Iterator[Problem]:

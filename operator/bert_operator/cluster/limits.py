@@ -55,8 +55,9 @@ _Count = Annotated[_Whole | None, _or_any(_Whole)]
 class Bounds(BaseModel):
     """Limits for jobs of a namespace; a field that is left out, or ``any``, is unlimited.
 
-    An empty list allows nothing. ``priority_classes`` alone is empty where it is left out: a pod that finds no room
-    evicts others of a lower priority, another tenant's job as well as the operator.
+    An empty list allows nothing. ``priority_classes`` is empty where it is left out: a pod that finds no room evicts
+    others of a lower priority, another tenant's job as well as the operator. So are the lists of what others act upon:
+    ServiceAccounts, labels and annotations of pods, queues.
 
     What profiles and trainerImage say needs no entry: an administrator wrote it.
     """
@@ -81,6 +82,14 @@ class Bounds(BaseModel):
     """PriorityClasses that jobs may name. Left out: none."""
     workload_priority_classes: _Names = None
     """Kueue WorkloadPriorityClasses that jobs may name. Jobs without one are ranked by their PriorityClass."""
+    service_accounts: _Names = ()
+    """ServiceAccounts that jobs may name. Left out: none."""
+    pod_labels: _Names = ()
+    """Keys of labels that jobs may put on their pods (podMetadata). Left out: none."""
+    pod_annotations: _Names = ()
+    """Keys of annotations that jobs may put on their pods. Left out: none."""
+    scheduling_queues: _Names = ()
+    """Queues of Volcano that jobs may name in scheduling.schedulingPolicy. Left out: none."""
     scheduler_names: _Names = None
     """Schedulers that jobs may name."""
     runtime_classes: _Names = None

@@ -105,7 +105,7 @@ def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
             # ``bert-pod launcher`` waits for the workers itself, and reports which ones are missing.
             "launcherCreationPolicy": "AtStartup",
             # Running: workers outlive a finished launcher and would keep their GPUs; failed pods stay for diagnosis.
-            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0, **_gang(frozen)},
             "mpiReplicaSpecs": {
                 "Launcher": {
                     "replicas": 1,
@@ -120,6 +120,13 @@ def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
             },
         },
     }
+
+
+def _gang(frozen: Frozen) -> Document:
+    policy = frozen.job.spec.scheduling.scheduling_policy
+    if policy is None:
+        return {}
+    return {"schedulingPolicy": policy.model_dump(mode="json", by_alias=True, exclude_none=True)}
 
 
 def _program(frozen: Frozen, child: ChildSpec) -> list[str]:

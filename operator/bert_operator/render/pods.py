@@ -14,6 +14,8 @@ from bert_operator.api.rules import mounts
 from bert_operator.api.schema.bert_pretrain_job import JobSpec
 from bert_operator.api.schema.cluster import (
     EnvironmentVariable,
+    FurtherVolumeSource,
+    PodMetadataSpec,
     ResourcesSpec,
     RoleSpec,
     SecurityContextSpec,
@@ -115,19 +117,23 @@ def render_pod(frozen: Frozen, child: ChildSpec, role: str, arguments: list[str]
     }
     if not pod["imagePullSecrets"]:
         del pod["imagePullSecrets"]
+    if spec.service_account_name:
+        pod["serviceAccountName"] = spec.service_account_name
     if parts.user.host_users is False:
         pod["hostUsers"] = False
     if claims := list(_claims(parts)):
         pod["resourceClaims"] = [claim for claim, _ in claims]
         pod["containers"][0].setdefault("resources", {})["claims"] = [used for _, used in claims]
+    given = spec.pod_metadata or PodMetadataSpec()
     metadata: Document = {
         "labels": {
+            **given.labels,
             **names.labels(frozen.job.ref.name, child.run, child.attempt),
             names.ROLE_LABEL: role,
             # A sidecar proxy would intercept the connections between ranks.
             "sidecar.istio.io/inject": "false",
         },
-        "annotations": dict(_annotations(parts)),
+        "annotations": {**given.annotations, **dict(_annotations(parts))},
     }
     return {"metadata": metadata, "spec": pod}
 
@@ -325,12 +331,13 @@ def _shared_volumes(role: _Role) -> Volumes:
     named: dict[str, str] = {}
     for name, volume, default, read_only in _user_volumes(role):
         source = _volume_source(volume)
-        # By source, not by name: users give one claim to output, dataset and volumes.
-        is_new = str(source) not in named
-        mount: Document = {"name": named.setdefault(str(source), name), "mountPath": volume.mount_path or default}
+        # By source, not by name: users give one claim to output, dataset and volumes. Two empty folders are two.
+        key = name if _is_empty_folder(volume) else str(source)
+        is_new = key not in named
+        mount: Document = {"name": named.setdefault(key, name), "mountPath": volume.mount_path or default}
         if volume.sub_path:
             mount["subPath"] = volume.sub_path
-        if read_only:
+        if read_only and not _is_empty_folder(volume):
             mount["readOnly"] = True
         yield {"name": name, **source} if is_new else None, [mount]
 
@@ -358,8 +365,18 @@ def _volume_source(volume: VolumeSource) -> Document:
     if volume.image is not None:
         policy = {} if volume.image.pull_policy is None else {"pullPolicy": volume.image.pull_policy}
         return {"image": {"reference": volume.image.reference, **policy}}
-    assert volume.host_path is not None, "a valid volume has a source"
-    return {"hostPath": {"path": volume.host_path.path}}
+    if volume.host_path is not None:
+        return {"hostPath": {"path": volume.host_path.path}}
+    assert isinstance(volume, FurtherVolumeSource), "a valid volume has a source"
+    if volume.secret is not None:
+        return {"secret": {"secretName": volume.secret.name}}
+    if volume.config_map is not None:
+        return {"configMap": {"name": volume.config_map.name}}
+    return {"emptyDir": _dump(volume.empty_dir)}
+
+
+def _is_empty_folder(volume: VolumeSource) -> bool:
+    return isinstance(volume, FurtherVolumeSource) and volume.empty_dir is not None
 
 
 def _pod_security(user: SecurityContextSpec) -> Document:

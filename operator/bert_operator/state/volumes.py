@@ -6,7 +6,7 @@ import re
 
 from bert_operator.api.rules.mounts import DATASET_MOUNT, OUTPUT_MOUNT, WORKSPACE_MOUNT
 from bert_operator.api.schema.bert_pretrain_job import JobSpec
-from bert_operator.api.schema.cluster import VolumeSource
+from bert_operator.api.schema.cluster import FurtherVolumeSource, VolumeSource
 
 
 def describe_volume(spec: JobSpec, message: str) -> str:
@@ -30,4 +30,8 @@ def _name(volume: VolumeSource) -> str:
         return f"NFS {volume.nfs.server}:{volume.nfs.path}"
     if volume.host_path is not None:
         return f"hostPath {volume.host_path.path}"
-    return "an image" if volume.image is None else f"image {volume.image.reference}"
+    if volume.image is not None:
+        return f"image {volume.image.reference}"
+    if isinstance(volume, FurtherVolumeSource) and (files := volume.secret or volume.config_map) is not None:
+        return f"{'ConfigMap' if volume.secret is None else 'Secret'} {files.name}"
+    return "an emptyDir"

@@ -124,6 +124,38 @@ def every_rank_has_a_device(spec: JobSpec) -> Iterator[Violation]:
             )
 
 
+def _single_mig(*sections: str) -> Cel:
+    """Return the expression for the accelerator of the resources at this path."""
+    steps = ("self", *sections, "accelerator", "resourceName")
+    given = [f"has({'.'.join(steps[:end])})" for end in range(2, len(steps) + 1)]
+    accelerator = ".".join(steps[:-1])
+    is_one = f"{RANKS_PER_WORKER} == 1 && (!has({accelerator}.perWorker) || {accelerator}.perWorker == 1)"
+    return Cel(
+        JobSpec,
+        f"!({' && '.join(given)} && {accelerator}.resourceName.contains('{_MIG}')) || ({is_one})",
+        f"{accelerator}.resourceName".removeprefix("self."),
+    )
+
+
+_MIG = "/mig-"
+
+
+@rule(
+    _single_mig("resources"),
+    _single_mig("worker", "resources"),
+    allowed="a whole GPU, or one rank and one device per worker: CUDA shows a process one of a pod's MIG instances",
+    next_step="write slotsPerWorker: 1 and more workers, or ask for nvidia.com/gpu",
+)
+def mig_instances_are_alone(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse several MIG instances in one pod: a process sees the first alone (CUDA's guide to MIG, enumeration)."""
+    for path, resources in _resource_sections(spec):
+        accelerator = None if resources is None else resources.accelerator
+        if accelerator is None or _MIG not in accelerator.resource_name:
+            continue
+        if spec.ranks_per_worker > 1 or (accelerator.per_worker or 1) > 1:
+            yield Violation(f"{path}.accelerator.resourceName", render_value(accelerator.resource_name))
+
+
 def _worker_resources(spec: JobSpec) -> tuple[str, ResourcesSpec]:
     """Return the resources of workers with their path: a role's section replaces the job's as a whole."""
     if spec.worker.resources is not None:
@@ -318,6 +350,7 @@ POD_RULES: tuple[Rule[JobSpec], ...] = (
     ranks_are_counted_once,
     precision_fits_the_device,
     every_rank_has_a_device,
+    mig_instances_are_alone,
     cpus_hold_the_pinned_ranks,
     pinned_pods_ask_for_whole_cores,
     workers_have_their_own_devices,

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
 from bert_job.problems import ABSENT, render_value
 from bert_job.rules.section_rule import COMPLETED_BY_PROFILES, SectionRule, exactly_one
 from bert_job.rules.section_rules import TRAINING_SECTION_RULES
@@ -113,6 +115,33 @@ def _no_image(allowed: str, next_step: str) -> SectionRule:
     )
 
 
+_UNWRITABLE = ("image", "secret", "config_map")
+"""Sources of volumes."""
+
+
+_RESERVED_KEYS = re.compile(r"([^/]*\.)?(kubernetes\.io|k8s\.io|x-k8s\.io|kubeflow\.org|bert-operator\.dev)/.*")
+"""Of labels and annotations that Kubernetes, Kueue, mpi-operator and this operator read. A sidecar, which the last one
+asks for, would intercept the connections between ranks."""
+_NO_SIDECAR = "sidecar.istio.io/inject"
+
+
+def _no_reserved_keys(field: str) -> SectionRule:
+    """Refuse keys that say something to whoever runs the pods."""
+
+    def found(section: Any) -> list[str]:
+        return [key for key in getattr(section, field) if _RESERVED_KEYS.fullmatch(key) or key == _NO_SIDECAR]
+
+    return SectionRule(
+        holds=lambda section: not found(section),
+        cel=COMPLETED_BY_PROFILES,  # and the API server knows no limit of a key's length, which the cost needs
+        field=field,
+        allowed="keys outside kubernetes.io, k8s.io, x-k8s.io, kubeflow.org and bert-operator.dev, and not "
+        f"{_NO_SIDECAR}",
+        next_step="leave them out: what they stand for has fields of its own, such as queueName and scheduling",
+        got=lambda section: ", ".join(found(section)),
+    )
+
+
 def _claim_of_accelerator(resources: cluster.ResourcesSpec) -> str | None:
     return None if resources.accelerator is None else resources.accelerator.resource_claim
 
@@ -121,15 +150,18 @@ def _claims(resources: cluster.ResourcesSpec) -> list[str]:
     return [claim.name for claim in resources.resource_claims or ()]
 
 
+_SOURCES = ("persistent_volume_claim", "nfs", "host_path", "image")
+_IN_ONE_WAY = "say where the files are, in one way"
+
 SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyType(
     {
-        cluster.VolumeSource: (
-            exactly_one(
-                *("persistent_volume_claim", "nfs", "host_path", "image"),
-                next_step="say where the files are, in one way",
-            ),
+        cluster.VolumeSource: (exactly_one(*_SOURCES, next_step=_IN_ONE_WAY), _MOUNT),
+        cluster.FurtherVolumeSource: (
+            exactly_one(*_SOURCES, "secret", "config_map", "empty_dir", next_step=_IN_ONE_WAY),
             _MOUNT,
+            _no_ssh_key(lambda volume: volume.secret and volume.secret.name, "secret.name"),
         ),
+        cluster.PodMetadataSpec: (_no_reserved_keys("labels"), _no_reserved_keys("annotations")),
         cluster.VolumeSpec: (
             SectionRule(
                 holds=lambda volume: volume.source.mount_path is not None,
@@ -140,10 +172,14 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 got=lambda _: ABSENT,
             ),
             SectionRule(
-                holds=lambda volume: volume.source.image is None or volume.read_only,
-                cel="!has(self.source.image) || !has(self.readOnly) || self.readOnly",
+                holds=lambda volume: (
+                    volume.read_only or all(getattr(volume.source, name) is None for name in _UNWRITABLE)
+                ),
+                cel="!has(self.readOnly) || self.readOnly || !("
+                + " || ".join(f"has(self.source.{to_camel(name)})" for name in _UNWRITABLE)
+                + ")",
                 field="readOnly",
-                allowed="true for an image, which nobody can write to",
+                allowed="true for an image, a Secret or a ConfigMap, which nobody can write to",
                 next_step="leave it out, or use a persistentVolumeClaim",
                 got=lambda _: "false",
             ),

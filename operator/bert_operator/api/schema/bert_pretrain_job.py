@@ -22,6 +22,7 @@ from bert_operator.api.schema.cluster import (
     ImageReference,
     MpiSpec,
     NetworkSpec,
+    PodMetadataSpec,
     ProxySpec,
     PullPolicy,
     ResourcesSpec,
@@ -32,7 +33,7 @@ from bert_operator.api.schema.cluster import (
     VolumeSpec,
     WorkspaceSpec,
 )
-from bert_operator.api.schema.scheduling import LabeledName
+from bert_operator.api.schema.scheduling import LabeledName, ObjectName
 
 
 class Metadata(Section):
@@ -164,6 +165,12 @@ class JobSpec(TrainingSpec):
     """Access to the node's network and locked memory, for InfiniBand and RoCE."""
     security_context: Annotated[SecurityContextSpec, FROM_PROFILE] = SecurityContextSpec()
     """User and groups of the pods."""
+    pod_metadata: Annotated[PodMetadataSpec | None, FROM_PROFILE] = None
+    """Labels and annotations of the pods. Empty: the operator's own alone."""
+    service_account_name: Annotated[ObjectName | None, FROM_PROFILE] = None
+    """ServiceAccount of the pods, for identities that a cloud gives to it; its token is not mounted, since ranks never
+    talk to the API server. One of ``limits.serviceAccounts`` in the operator's settings; without that list none may be
+    named. Empty: the namespace's default."""
     scheduling: Annotated[SchedulingSpec, FROM_PROFILE] = SchedulingSpec()
     """Nodes that the pods may run on, their priority and scheduler."""
     queue_name: Annotated[LabeledName | None, FROM_PROFILE] = None

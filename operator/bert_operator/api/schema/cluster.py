@@ -14,7 +14,9 @@ from pydantic import Field
 from bert_job.section import FilePath, Name, PositiveFloat, Section
 from bert_operator.api.schema.scheduling import (
     Affinity,
+    Annotations,
     DnsLabel,
+    LabeledName,
     LabelKey,
     Labels,
     ObjectName,
@@ -98,6 +100,23 @@ class ImageSource(Section):
     """When nodes pull it. Empty: ``Always`` for the tag latest, else ``IfNotPresent``, as Kubernetes does."""
 
 
+class KeyedFiles(Section):
+    """A Secret or ConfigMap of the job's namespace, each of whose keys becomes a file."""
+
+    name: ObjectName
+    """Name of the Secret or ConfigMap."""
+
+
+class EmptyDirSource(Section):
+    """A folder of the pod's own, empty at its start and deleted with it: caches and scratch space of your programs."""
+
+    size_limit: Quantity | None = None
+    """Size at which kubelet evicts the pod. On disk it counts against resources.ephemeralStorage. Empty: no limit of
+    its own."""
+    medium: Literal["Memory"] | None = None
+    """``Memory``: main memory in place of the node's disk; it counts against resources.memory. Empty: the disk."""
+
+
 class VolumeSource(Section):
     """Source of a volume; exactly one of persistentVolumeClaim, nfs, hostPath and image is set."""
 
@@ -119,15 +138,39 @@ class VolumeSource(Section):
     /mnt/output or /mnt/workspace, depending on the section."""
 
 
+class FurtherVolumeSource(VolumeSource):
+    """Source of a volume, exactly one: persistentVolumeClaim, nfs, hostPath, image, secret, configMap or emptyDir."""
+
+    secret: KeyedFiles | None = None
+    """The keys of a Secret as files."""
+    config_map: KeyedFiles | None = None
+    """The keys of a ConfigMap as files."""
+    empty_dir: EmptyDirSource | None = None
+    """A folder of each pod's own, which may be written to."""
+
+
 class VolumeSpec(Section):
     """An additional volume, mounted in every pod of the job: launcher, workers and single pods alike."""
 
     name: Name
     """Unique among the job's volumes."""
-    source: VolumeSource
+    source: FurtherVolumeSource
     """The volume; its mountPath is required here."""
     read_only: bool = True
-    """Mount it read-only. Default: true; an image cannot be written to."""
+    """Mount it read-only. Default: true; an image, a Secret or a ConfigMap cannot be written to, an emptyDir always."""
+
+
+class PodMetadataSpec(Section):
+    """Labels and annotations of the pods, for what reads them: Karpenter, a service mesh, Multus, workload identity.
+
+    Only keys in ``limits.podLabels`` and ``limits.podAnnotations`` of the operator's settings; without these lists
+    none. Never those of kubernetes.io, k8s.io, x-k8s.io, kubeflow.org and bert-operator.dev.
+    """
+
+    labels: Labels = {}
+    """Labels."""
+    annotations: Annotations = {}
+    """Annotations."""
 
 
 class KeySource(Section):
@@ -320,6 +363,24 @@ class SecurityContextSpec(Section):
     ids."""
 
 
+class SchedulingPolicySpec(Section):
+    """The MPIJob's ``runPolicy.schedulingPolicy``: how its pods are admitted together.
+
+    mpi-operator makes a PodGroup of it for Volcano, or for the coscheduling plugin of scheduler-plugins; only where it
+    was started with ``--gang-scheduling``.
+    """
+
+    queue: LabeledName | None = None
+    """Queue of Volcano, one of ``limits.schedulingQueues`` in the operator's settings; without that list none may be
+    set. Empty: Volcano's default."""
+    min_available: Annotated[int, Field(ge=1, le=4097)] | None = None
+    """Pods that start together, or none does. Empty: all workers and the launcher."""
+    priority_class: ObjectName | None = None
+    """PriorityClass of the PodGroup, one of ``limits.priorityClasses``. Empty: that of the pods."""
+    schedule_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
+    """Seconds after which scheduler-plugins gives the gang up and tries again. Empty: the scheduler's default."""
+
+
 class SchedulingSpec(Section):
     """Node selection, priority and scheduler of the pods."""
 
@@ -338,6 +399,8 @@ class SchedulingSpec(Section):
     """Scheduler of the pods. Empty: the cluster's default."""
     runtime_class_name: ObjectName | None = None
     """RuntimeClass of the pods, such as ``nvidia``. Empty: the cluster's default."""
+    scheduling_policy: SchedulingPolicySpec | None = None
+    """For jobs with several workers: how a gang scheduler admits the pods of an attempt together. Empty: one by one."""
     topology: TopologyRequest | None = None
     """How close to each other Kueue places the workers of an attempt; the launcher is exempt, since no gradients pass
     through it. Only with queueName. Empty: as the queue is configured."""

@@ -42,6 +42,8 @@ def _check_keys(labels: dict[str, str]) -> dict[str, str]:
 
 
 Labels = Annotated[dict[str, LabelValue], Field(max_length=64), AfterValidator(_check_keys)]
+AnnotationValue = Annotated[str, Field(max_length=4096)]
+Annotations = Annotated[dict[str, AnnotationValue], Field(max_length=32), AfterValidator(_check_keys)]
 Weight = Annotated[int, Field(ge=1, le=100)]
 
 
