@@ -8,6 +8,8 @@ from typing import NamedTuple
 API_GROUP = "bert-operator.dev"
 API_VERSION = f"{API_GROUP}/v1alpha1"
 KIND = "BertPretrainJob"
+UNSEEN_GENERATION = -1
+"""``status.observedGeneration`` of a job that no operator has looked at."""
 
 OUTPUT_ANNOTATION = f"{API_GROUP}/output-folder"
 """Of a job of this machine: its output folder, absolute."""

@@ -29,7 +29,7 @@ RELEASES = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
 PLATFORM_FIELDS = {
     *("image", "imagePullPolicy", "imagePullSecrets", "slotsPerWorker", "mpi", "resources", "cpu", "securityContext"),
     *("scheduling", "launcher", "worker", "env", "envFrom", "volumes", "dataset", "output", "proxy", "queueName"),
-    *("network", "collectives", "workloadPriorityClass"),
+    *("network", "collectives", "workloadPriorityClass", "podMetadata", "serviceAccountName"),
 }
 
 Json = dict[str, Any]

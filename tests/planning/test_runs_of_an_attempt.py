@@ -70,7 +70,7 @@ def test_an_attempt_that_its_queue_holds_does_not_look_as_if_it_ran() -> None:
     told = held.progress.model_dump(exclude_defaults=True)
     assert told == {"step": 300, "total_steps": 900, "progress_percentage": 33, "loss": "6.5"}
     conditions = {item.type: item.status for item in held.conditions}
-    assert conditions == {"Running": "False"}
+    assert conditions == {"Running": "False", "Ready": "False"}
     document = held.model_dump(by_alias=True, mode="json")
     assert read_series(document, ["phase1"]).reported_at_s is None
 
@@ -187,6 +187,7 @@ def test_a_hang_a_slow_rank_or_silence_of_a_run_is_not_held_against_the_next_one
     status = look(STATUS, RUNNING, progress=OF_FIRST.progress, hang=HUNG)
     assert {item.type: item.reason for item in status.conditions} == {
         "Running": Reason.NO_PROGRESS,
+        "Ready": Reason.NO_PROGRESS,
         "Straggling": Reason.SLOW_RANK,
     }
     for of_child, seen in ((child(suspend=True), QUEUED), (child(), RUNNING)):

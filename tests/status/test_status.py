@@ -37,8 +37,9 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
     assert second == first
     waiting = Verdict(phase="Pending", reason=Reason.BACKING_OFF, message="Attempt 2 failed")
     third = describe(second, facts(), waiting, generation=2, now_s=NOW_S + 60)
-    (condition,) = third.conditions
+    condition, ready = third.conditions
     assert (condition.type, condition.status, condition.reason) == ("Running", "False", "BackingOff")
+    assert ready == condition.model_copy(update={"type": "Ready"})
     assert condition.message == "Attempt 2 failed"
     assert condition.last_transition_time == "2023-11-14T22:14:20Z"
     assert (condition.observed_generation, third.observed_generation) == (2, 2)
@@ -134,7 +135,11 @@ def test_a_blocker_is_the_reason_of_a_pending_job() -> None:
     status = describe(JobStatus(), facts(blocker=blocker), waits, generation=1, now_s=NOW_S)
     assert (status.reason, status.message) == ("Unschedulable", "no node fits. Next: wait")
     blocked = {item.type: (item.status, item.reason) for item in status.conditions}
-    assert blocked == {"Running": ("False", "WaitingToStart"), "Blocked": ("True", "Unschedulable")}
+    assert blocked == {
+        "Running": ("False", "WaitingToStart"),
+        "Blocked": ("True", "Unschedulable"),
+        "Ready": ("False", "Unschedulable"),
+    }
     # What runs, or only pauses, is hindered by nothing.
     for verdict in (RUNNING, Verdict(phase="Pending", reason=Reason.BACKING_OFF)):
         free = describe(status, facts(blocker=blocker), verdict, generation=1, now_s=NOW_S + 9)
@@ -164,7 +169,7 @@ def test_an_invalid_job_keeps_its_record() -> None:
 
 def test_a_job_that_was_never_invalid_says_nothing_of_it() -> None:
     status = describe(JobStatus(), facts(), RUNNING, generation=1, now_s=NOW_S)
-    assert [item.type for item in status.conditions] == ["Running"]
+    assert [item.type for item in status.conditions] == ["Running", "Ready"]
 
 
 REPORT = "event=progress stage=phase1 attempt=2 step={step} steps=200 remaining_s=3"

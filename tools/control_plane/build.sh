@@ -5,6 +5,7 @@
 #   tools/control_plane/build.sh kubelet kube-proxy coredns kubectl     # what a node needs besides containerd
 #   tools/control_plane/build.sh helm kustomize kubeconform     # what checks deploy/ and charts/
 #   tools/control_plane/build.sh kueue     # with its manifests
+#   tools/control_plane/build.sh gitops     # ours, of kstatus' parts and Argo CD's interpreter: what they make of objects
 #   tools/control_plane/build.sh cpusets     # ours, of kubelet's parts: which CPUs pods would get (node/cpusets)
 #
 # For tests on machines without a cluster. Sources come as Go modules, pinned with their checksums by the go.mod
@@ -16,13 +17,13 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PROGRAMS="etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator kubelet kube-proxy coredns"
-PROGRAMS+=" kubectl helm kustomize kubeconform cpusets kueue"
+PROGRAMS+=" kubectl helm kustomize kubeconform cpusets gitops kueue"
 
 . "$here/go.sh"
 
 module_of() {
     case $1 in
-        etcd | mpi-operator | coredns | kubectl | helm | kustomize | kubeconform | kueue) echo "$1" ;;
+        etcd | mpi-operator | coredns | kubectl | helm | kustomize | kubeconform | gitops | kueue) echo "$1" ;;
         kubelet | kube-proxy | cpusets) echo node ;;
         kube-apiserver) echo "kubernetes$([ "${BERT_TEST_KUBERNETES:-}" != oldest ] || echo -oldest)" ;;
         kube-*) echo kubernetes ;;
@@ -39,6 +40,7 @@ package_of() {
         kustomize) echo sigs.k8s.io/kustomize/kustomize/v5 ;;
         kubeconform) echo github.com/yannh/kubeconform/cmd/kubeconform ;;
         cpusets) echo ./cpusets ;;
+        gitops) echo . ;;
         kube*) echo "k8s.io/kubernetes/cmd/$1" ;;
     esac
 }
@@ -64,7 +66,10 @@ cached_folder() {
 }
 
 own_sources() { # of a program that is ours; nothing for the others
-    [ "$1" != cpusets ] || cat "$here/node/cpusets/main.go"
+    case $1 in
+        cpusets) cat "$here/node/cpusets/main.go" ;;
+        gitops) cat "$here/gitops/main.go" ;;
+    esac
 }
 
 has_manifests() { [[ $1 == mpi-operator || $1 == kueue ]]; }
@@ -151,7 +156,7 @@ build() {
     say "building $program, usually $(minutes_of "$program")"
     rm -rf "$folder" "$folder.part" && mkdir -p "$folder.part"
     case $program in
-        etcd | coredns | kustomize | kubeconform | cpusets)
+        etcd | coredns | kustomize | kubeconform | cpusets | gitops)
             compile "$folder.part" "$program" "$here/$(module_of "$program")" "-s -w"
             ;;
         helm) build_helm "$program" "$folder.part" ;;

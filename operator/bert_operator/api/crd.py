@@ -131,7 +131,9 @@ def _root_schema() -> Document:
             },
         },
         **job["properties"],
-        "status": _section(Node.root(JobStatus)),
+        # No generation is negative: until the operator has looked at a job, its status is not that of its spec, which
+        # tools that wait for objects would otherwise take it for (kstatus).
+        "status": {**_section(Node.root(JobStatus)), "default": {"observedGeneration": names.UNSEEN_GENERATION}},
     }
     job["x-kubernetes-validations"] = [_validation(rule) for rule in immutability_rules()]
     return job

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert_job.progress import ProgressRecord, parse_progress_line
-from bert_operator.names import PREPARE_RUN, is_managed_elsewhere
+from bert_operator.names import PREPARE_RUN, UNSEEN_GENERATION, is_managed_elsewhere
 from bert_operator.render.containers import find_foreign_end, find_trainer, find_waiting
 from bert_operator.render.names import ATTEMPT_LABEL, LAUNCHER, ROLE_LABEL, SINGLE, WORKER
 from bert_operator.timestamps import time_of
@@ -103,7 +103,9 @@ class Job:
     @property
     def phase(self) -> str:
         """Phase; ``Unseen``: no operator has handled it yet. ``Elsewhere``: left to the controller of managedBy."""
-        return str(self.status.get("phase") or ("Elsewhere" if self.is_managed_elsewhere else "Unseen"))
+        if self.status.get("observedGeneration") == UNSEEN_GENERATION or "phase" not in self.status:
+            return "Elsewhere" if self.is_managed_elsewhere else "Unseen"
+        return str(self.status["phase"])
 
     @property
     def is_managed_elsewhere(self) -> bool:
@@ -154,7 +156,7 @@ class Job:
         if self.is_managed_elsewhere:
             return False  # it may be that of a copy in another cluster, whose generations are counted there
         observed = self.status.get("observedGeneration")
-        return observed is not None and observed != self.metadata.get("generation", observed)
+        return observed not in (None, UNSEEN_GENERATION, self.metadata.get("generation", observed))
 
     @property
     def progress(self) -> Json:

@@ -136,6 +136,8 @@ def describe_invalid(previous: JobStatus, message: str, *, generation: int | Non
     now = render_time(now_s)
     conditions = _Conditions(previous, generation, now)
     conditions.set(ConditionType.VALID, False, Reason.SPEC_INVALID, message)
+    conditions.set(ConditionType.READY, False, Reason.SPEC_INVALID, message)
+    conditions.set(ConditionType.STALLED, True, Reason.SPEC_INVALID, message)
     phase_times, phase_since = count_time(previous, "Invalid", previous.run, now)
     return previous.model_copy(
         update={
@@ -155,6 +157,7 @@ def describe_blocked(previous: JobStatus, blocker: Blocker, *, generation: int |
     """Return the status of a started job that cannot be read any more: the last one, and the condition Blocked."""
     conditions = _Conditions(previous, generation, render_time(now_s))
     conditions.set(ConditionType.BLOCKED, True, blocker.reason, blocker.message)
+    conditions.set(ConditionType.READY, False, blocker.reason, blocker.message)
     return previous.model_copy(update={"conditions": conditions.all()})
 
 
@@ -369,6 +372,16 @@ def _conditions(
             conditions.set(kind, True, finding.reason, finding.message)
         elif kind in conditions:
             conditions.set(kind, False, Reason.RECOVERED)
+    _set_outcome(conditions, verdict)
+    is_ready = verdict.phase in ("Running", "Stopped", "Succeeded")
+    if blocker is not None and not is_ready:
+        conditions.set(ConditionType.READY, False, blocker.reason, blocker.message)
+    else:
+        conditions.set(ConditionType.READY, is_ready, verdict.reason, verdict.message)
+    return conditions.all()
+
+
+def _set_outcome(conditions: _Conditions, verdict: Verdict) -> None:
     match verdict.phase:
         case "Stopped":
             conditions.set(ConditionType.STOPPED, True, verdict.reason, verdict.message)
@@ -376,6 +389,8 @@ def _conditions(
             conditions.set(ConditionType.SUCCEEDED, True, verdict.reason, verdict.message)
         case "Failed":
             conditions.set(ConditionType.FAILED, True, verdict.reason, verdict.message)
+            conditions.set(ConditionType.STALLED, True, verdict.reason, verdict.message)
     if verdict.phase != "Stopped" and ConditionType.STOPPED in conditions:
         conditions.set(ConditionType.STOPPED, False, Reason.RESUMED)
-    return conditions.all()
+    if verdict.phase != "Failed" and ConditionType.STALLED in conditions:
+        conditions.set(ConditionType.STALLED, False, Reason.SPEC_ACCEPTED)

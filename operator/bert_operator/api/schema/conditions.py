@@ -48,6 +48,15 @@ class ConditionType(_Described):
     STOPPED = "Stopped", "The job was stopped on request and can go on from its newest checkpoint."
     SUCCEEDED = "Succeeded", "Every stage is done; nothing changes any more."
     FAILED = "Failed", "The job ended without success; nothing changes any more."
+    READY = (
+        "Ready",
+        "The job does what its spec asks for: it runs, is stopped on request, or has succeeded. For tools that wait "
+        "for objects (kstatus, Flux, kubectl wait).",
+    )
+    STALLED = (
+        "Stalled",
+        "The job cannot go on by itself: it has failed, or its spec is invalid. For the same tools.",
+    )
 
 
 FINDINGS = (
