@@ -62,6 +62,8 @@ def full_document() -> Document:
             dataset={"path": "data"},
             resources={"memory": "4Gi"},
             securityContext={"runAsUser": 1000},
+            podMetadata={"labels": {"team": "nlp"}},
+            serviceAccountName="own",
             scheduling={"schedulerName": "own"},
             queueName="queue",
             workloadPriorityClass="first",

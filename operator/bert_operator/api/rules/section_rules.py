@@ -5,6 +5,7 @@ Rules between sections are in ``job_rules`` and ``pod_rules``.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -119,7 +120,7 @@ _UNWRITABLE = ("image", "secret", "config_map")
 """Sources of volumes."""
 
 
-_RESERVED_KEYS = re.compile(r"([^/]*\.)?(kubernetes\.io|k8s\.io|x-k8s\.io|kubeflow\.org|bert-operator\.dev)/.*")
+_RESERVED_KEYS = r"^([^/]*\.)?(kubernetes\.io|k8s\.io|x-k8s\.io|kubeflow\.org|bert-operator\.dev)/"
 """Of labels and annotations that Kubernetes, Kueue, mpi-operator and this operator read. A sidecar, which the last one
 asks for, would intercept the connections between ranks."""
 _NO_SIDECAR = "sidecar.istio.io/inject"
@@ -129,11 +130,12 @@ def _no_reserved_keys(field: str) -> SectionRule:
     """Refuse keys that say something to whoever runs the pods."""
 
     def found(section: Any) -> list[str]:
-        return [key for key in getattr(section, field) if _RESERVED_KEYS.fullmatch(key) or key == _NO_SIDECAR]
+        return [key for key in getattr(section, field) if re.match(_RESERVED_KEYS, key) or key == _NO_SIDECAR]
 
     return SectionRule(
         holds=lambda section: not found(section),
-        cel=COMPLETED_BY_PROFILES,  # and the API server knows no limit of a key's length, which the cost needs
+        cel=f"!has(self.{field}) || self.{field}.all(key, "
+        f"!key.matches({json.dumps(_RESERVED_KEYS)}) && key != '{_NO_SIDECAR}')",
         field=field,
         allowed="keys outside kubernetes.io, k8s.io, x-k8s.io, kubeflow.org and bert-operator.dev, and not "
         f"{_NO_SIDECAR}",
