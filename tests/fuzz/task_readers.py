@@ -180,6 +180,7 @@ _COMMON = ("bert_trainer.tasks.delimited", "bert_trainer.tasks.records")
 _TABLES = "bert_trainer.tasks.tables"
 _OF_LINES = ("read_tsv", "read_csv", "lines", "_read_header", "_is_quoted")
 _OF_SPANS = ("_spans", "_answers", "_start")
+_TO_PREDICT = ("read_unlabelled", "read_lines_as_texts")
 _OF_CLASSES = ("_labels_in", "_in_order", "_given_labels", "label", "_class")
 READERS = (
     Reader(
@@ -201,7 +202,7 @@ READERS = (
         read=_table("classification", _TEXTS),
         seeds=lambda _: iter([_ROWS, *_SPOILED_ROWS]),
         modules=(*_COMMON, _TABLES),
-        leaves_out=(*_OF_LINES, *_OF_SPANS, "_rating", "_given_labels"),
+        leaves_out=(*_OF_LINES, *_OF_SPANS, *_TO_PREDICT, "_rating", "_given_labels"),
         mutate=mutate_json,
         file_name="table.jsonl",
     ),
@@ -218,7 +219,7 @@ READERS = (
         read=_table("regression", _TEXTS),
         seeds=lambda _: iter([_TSV, *_SPOILED_TSV]),
         modules=(*_COMMON, _TABLES),
-        leaves_out=("read_objects", "read_csv", "lines", *_OF_CLASSES, *_OF_SPANS),
+        leaves_out=("read_objects", "read_csv", "lines", *_OF_CLASSES, *_OF_SPANS, *_TO_PREDICT),
         file_name="table.tsv",
     ),
     Reader(
@@ -226,7 +227,7 @@ READERS = (
         read=_table("spans", _SPANS),
         seeds=_spans,
         modules=("bert_trainer.tasks.answers", _TABLES),
-        leaves_out=(*_OF_CLASSES, "_rating", "_texts"),
+        leaves_out=(*_OF_CLASSES, *_TO_PREDICT, "_rating", "_texts"),
         mutate=mutate_json,
         file_name="table.jsonl",
     ),

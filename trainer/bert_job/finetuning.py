@@ -63,7 +63,8 @@ class TaskDataSpec(Section):
     train: FilePath | None = None
     """For classification, regression and spans: the file to train on. Required there."""
     validation: FilePath | None = None
-    """The file to evaluate on. Required where train is."""
+    """The file to evaluate on. Empty: a tenth of the rows of train, of every class, which are not trained on; chosen by
+    their content, so always the same, and no text or context is on both sides."""
     test: FilePath | None = None
     """A file without labels, whose predictions are written to the output. Empty: none."""
     format: TableFormat | None = None

@@ -273,7 +273,7 @@ def describe_record(record: ProgressRecord) -> str | None:
             where = f"Resumed {record.stage or 'the run'} at step {record.text('step') or '?'}"
             message = record.text("message")
             return f"{where}: {message}" if message else where
-        case "initialized" | "learning_rate" | "task_read":
+        case "initialized" | "learning_rate" | "task_read" | "task_note":
             return record.text("message")
         case "stage_finished":
             seconds, message = record.number("seconds"), record.text("message")

@@ -254,17 +254,17 @@ def official_files_are_in_a_folder(view: StageView) -> Iterator[Violation]:
 @rule(
     Cel(
         FinetuneSpec,
-        f"!({_IS_OWN_TABLE}) || ({_all_set('self.data', ('train', 'validation'))} && !has(self.data.folder))",
+        f"!({_IS_OWN_TABLE}) || (has(self.data.train) && !has(self.data.folder))",
         "data",
     ),
-    allowed="train and validation, the files to train and to evaluate on, and no folder",
-    next_step="name both files; hold some rows out if there is one file only",
+    allowed="train, the file to train on, and no folder",
+    next_step="name the file, and with validation another one to evaluate on",
 )
 def own_table_has_files(view: StageView) -> Iterator[Violation]:
-    """Refuse tables of one's own without a file to train on and one to evaluate on."""
+    """Refuse tables of one's own without a file to train on."""
     stage = view.stage.finetune
     if stage is not None and stage.task in OWN_TABLES:
-        yield from _not_as_the_task_reads("finetune.data", stage.data, ("train", "validation"), ("folder",), stage.task)
+        yield from _not_as_the_task_reads("finetune.data", stage.data, ("train",), ("folder",), stage.task)
 
 
 @rule(

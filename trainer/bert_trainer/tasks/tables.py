@@ -26,6 +26,7 @@ from bert_trainer.tasks.delimited import (
     whole_characters,
 )
 from bert_trainer.tasks.examples import Example, SpanExample, Split, TaskExamples, TextExample
+from bert_trainer.tasks.held_out import hold_out
 from bert_trainer.tasks.ratings import parse_rating
 from bert_trainer.tasks.records import Record, read_records
 
@@ -47,12 +48,14 @@ def read_tables(task: Task, data: TaskData) -> TaskExamples:
         InputError: a file or a column is missing, or a row is not of its form; names the file and the line.
     """
     _require_columns(task, data.columns)
-    train, validation = _named(data.train, "train"), _named(data.validation, "validation")
-    tables = {"train": _Table(train, data), "validation": _Table(validation, data)}
+    train = _named(data.train, "train")
+    tables = {"train": _Table(train, data)}
+    if data.validation is not None:
+        tables["validation"] = _Table(_named(data.validation, "validation"), data)
     if data.test is not None:
         tables["test"] = _Table(_named(data.test, "test"), data)
     notes = []
-    if _is_same(train, validation):
+    if data.validation is not None and _is_same(train, Path(data.validation)):
         notes.append(f"{printable(train)}: is trained on and evaluated on: its metrics say nothing about other texts")
     if task.kind == "classification":
         found = _labels_in(tables["train"], task)
@@ -64,9 +67,16 @@ def read_tables(task: Task, data: TaskData) -> TaskExamples:
     for name, split in splits.items():
         if not split.examples:
             raise _empty(tables[name])
-        if name != "train":
+        if name != "train" or data.validation is None:
             tables[name].refuse_equal_ids()
     notes += [note for table in tables.values() for note in table.notes]
+    if data.validation is None:
+        splits["train"], splits["validation"] = hold_out(splits["train"].examples, train)
+        held, count = len(splits["validation"].examples), len(splits["train"].examples)
+        notes.append(
+            f"{printable(train)}: no validation file is named: {held:,} of {held + count:,} rows are held out to "
+            "evaluate on, the same in every run"
+        )
     tests = (splits["test"],) if "test" in splits else ()
     return TaskExamples(task, splits["train"], (splits["validation"],), tests, tuple(notes))
 
@@ -107,7 +117,7 @@ def _require_columns(task: Task, columns: TableColumnsSpec) -> None:
 
 def _named(path: str | None, what: str) -> Path:
     if not path:
-        raise InputError(f"{what}: not named; allowed: a file", hint="a table of one's own needs train and validation")
+        raise InputError(f"{what}: not named; allowed: a file", hint="name the file to train on")
     require_file(Path(path))
     return Path(path)
 
