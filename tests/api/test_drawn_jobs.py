@@ -25,7 +25,7 @@ from bert_operator.errors import InvalidJob
 from job_documents import TEXTS, draw_document, patterns, root
 from sample_job import Document
 
-COUNT = 6500
+COUNT = 7800
 
 
 @cache

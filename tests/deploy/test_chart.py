@@ -189,10 +189,30 @@ def test_every_pod_of_the_chart_meets_the_restricted_standard() -> None:
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_a_cluster_that_gives_ids_of_its_own_is_left_to_do_so() -> None:
+    for values, expected in (
+        ({}, {"runAsUser": 65532, "runAsGroup": 65532}),
+        ({"securityContext": {"runAsUser": 1_000_660_000}}, {"runAsUser": 1_000_660_000, "runAsGroup": 65532}),
+        ({"securityContext": {"runAsUser": None, "runAsGroup": None}}, {}),
+    ):
+        (deployment,) = (item for item in parse(helm_template(values=values)) if item["kind"] == "Deployment")
+        given = deployment["spec"]["template"]["spec"]["securityContext"]
+        assert {name: given[name] for name in given if name.startswith("runAs") and name != "runAsNonRoot"} == expected
+
+
 def test_every_value_is_explained_and_in_the_schema() -> None:
     text = (CHART / "values.yaml").read_text()
     schema = json.loads((CHART / "values.schema.json").read_text())
-    sections = {"image", "crds", "serviceAccount", "rbac", "networkPolicy", "podDisruptionBudget", "monitoring"}
+    sections = {
+        "image",
+        "crds",
+        "serviceAccount",
+        "securityContext",
+        "rbac",
+        "networkPolicy",
+        "podDisruptionBudget",
+        "monitoring",
+    }
     sections |= {"podMonitor", "alerts", "dashboards", "requests", "limits"}
     lines = text.splitlines()
     for number, line in enumerate(lines):
@@ -214,6 +234,7 @@ def test_every_value_is_explained_and_in_the_schema() -> None:
         ({"settings": {"workers": 0}}, "workers"),
         ({"monitoring": {"podMonitor": {"interval": "soon"}}}, "interval"),
         ({"networkPolicy": {"apiServerPorts": [0]}}, "apiServerPorts"),
+        ({"securityContext": {"runAsUser": 0}}, "runAsUser"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(values: Json, named: str) -> None:

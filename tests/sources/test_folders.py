@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,3 +102,12 @@ def test_a_shard_of_another_user_is_not_called_damaged(
     assert "part_0.hdf5: cannot be read (permission denied)" in told
     assert "damaged" not in told
     assert "delete" not in told
+
+
+def test_a_folder_of_many_texts_is_told_of_in_a_few_lines(tmp_path: Path) -> None:
+    for number in range(50):
+        (tmp_path / f"{number:02}.txt").write_text("One here.\n")
+    command = [sys.executable, "-m", "bert_trainer.dataset", "read", str(tmp_path), "--documents", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (done.stdout + done.stderr).count("lines are taken for paragraphs") == 4
+    assert "47 more files: lines are taken for paragraphs" in done.stdout

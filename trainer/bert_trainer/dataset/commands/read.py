@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +20,9 @@ from bert_trainer.dataset.workers.pool import usable_cores
 from bert_trainer.errors import InputError
 from bert_trainer.system.atomic_files import create_partial, disk_errors
 
+_SHOWN_FILES = 3
+"""Of those that are read and that the same is said of."""
+_FORMATS = "bert_trainer.dataset.corpus.formats."
 _TICK_S = 0.2
 """Between two updates of the bar: one per document would cost more than reading."""
 
@@ -44,6 +48,12 @@ def read(arguments: argparse.Namespace) -> int:
     """Read corpora to their ends and print what they hold."""
     # At INFO each file's format and each reason for leaving something out is logged.
     logging.getLogger("bert_trainer.dataset").setLevel(logging.INFO)
+    with _Alike() as alike:
+        _read(arguments, alike)
+    return 0
+
+
+def _read(arguments: argparse.Namespace, alike: _Alike) -> None:
     bar = ProgressBar()
     corpora = open_corpora(arguments.corpora, num_processes=max(1, arguments.processes), compared=bar.compared)
     began_s = time.monotonic()
@@ -64,7 +74,42 @@ def read(arguments: argparse.Namespace) -> int:
     )
     for corpus in corpora.members:
         print_line(f"  {_describe(corpus.settings)}")
-    return 0
+    for line in alike.rest():
+        print_line(f"  {line}")
+
+
+class _Alike(logging.Filter):
+    """Lets the first lines pass that say the same of files that are read, and counts the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: Counter[str] = Counter()
+        self._handlers = tuple(logging.getLogger().handlers)
+
+    def __enter__(self) -> _Alike:
+        for handler in self._handlers:
+            handler.addFilter(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handler in self._handlers:
+            handler.removeFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        # What is left out is named, file by file.
+        is_read = record.name.startswith(_FORMATS) and record.levelno == logging.INFO
+        if not is_read or not isinstance(record.args, tuple) or not record.args:
+            return True
+        # The first argument is the file.
+        said = record.msg % ("", *record.args[1:])
+        self._counts[said.removeprefix(": ")] += 1
+        return self._counts[said.removeprefix(": ")] <= _SHOWN_FILES
+
+    def rest(self) -> Iterator[str]:
+        """Yield how many files there were that nothing was shown of."""
+        for said, count in self._counts.items():
+            if count > _SHOWN_FILES:
+                yield f"{count - _SHOWN_FILES:,} more files: {said}"
 
 
 def _describe(settings: CorpusSpec) -> str:
