@@ -109,5 +109,5 @@ def test_a_folder_of_many_texts_is_told_of_in_a_few_lines(tmp_path: Path) -> Non
         (tmp_path / f"{number:02}.txt").write_text("One here.\n")
     command = [sys.executable, "-m", "bert_trainer.dataset", "read", str(tmp_path), "--documents", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert (done.stdout + done.stderr).count("lines are taken for paragraphs") == 4
-    assert "47 more files: lines are taken for paragraphs" in done.stdout
+    assert (done.stdout + done.stderr).count("lines are taken for sentences") == 4
+    assert "47 more files: lines are taken for sentences" in done.stdout
