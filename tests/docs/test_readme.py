@@ -151,7 +151,7 @@ def test_every_link_inside_the_repository_leads_somewhere() -> None:
 
 def test_every_job_that_is_shown_is_valid(tmp_path: Path) -> None:
 
-    jobs = [(page, text) for page, text in code_blocks("yaml") if "kind: BertPretrainJob" in text]
+    jobs = [(page, text) for page, text in code_blocks("yaml") if re.search("^kind: BertPretrainJob", text, re.M)]
     assert jobs
     for page, text in jobs:
         file = tmp_path / f"{page.replace(os.sep, '-')}.yaml"
