@@ -47,6 +47,7 @@ _REPORTED_EVERY_S = 10.0
 _COLUMNS = tuple(name for name in TableColumnsSpec.model_fields if name not in ANSWER_COLUMNS)
 _LENGTHS = ("sequence_length", "doc_stride", "max_query_length", "max_answer_length")
 _STANDARD_OUTPUT = 1
+_MAX_LENGTH = 4096
 _TEXT = "text"
 """The format of files whose lines are the texts."""
 
@@ -165,13 +166,14 @@ def _require_files(arguments: argparse.Namespace) -> None:
         raise InputError(f"--output: got {printable(output)}, a folder; allowed: a file")
     for name in _LENGTHS:
         value = getattr(arguments, name)
-        if value is not None and not 1 <= value <= 65536:
-            raise InputError(f"--{name.replace('_', '-')}: got {value}; allowed: 1 to 65536")
+        # As a finetune stage; a row also has at most the model's positions.
+        if value is not None and not 1 <= value <= _MAX_LENGTH:
+            raise InputError(f"--{name.replace('_', '-')}: got {value}; allowed: 1 to {_MAX_LENGTH}")
 
 
 def _make_stage(arguments: argparse.Namespace, found: FineTuned) -> FinetuneStage:
     """Return what rows are made by; raises InputError for lengths that the model does not have."""
-    positions = found.model.config.max_position_embeddings
+    positions = min(found.model.config.max_position_embeddings, _MAX_LENGTH)
     default = min(DEFAULT_SPAN_LENGTH, positions) if found.task.kind == "spans" else positions
     length = arguments.sequence_length or default
     if not 8 <= length <= positions:
