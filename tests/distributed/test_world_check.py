@@ -122,7 +122,7 @@ def test_ranks_without_a_launcher_tell_a_lost_peer_from_an_error_of_their_own(tm
         tmp_path / "out", dataset, world={"ranks": 2, "hosts": 1}, stages=stages, collectives="torch"
     )
     (tmp_path / "run.json").write_text(json.dumps(document))
-    command = [sys.executable, "-m", "bert_trainer", "--config", str(tmp_path / "run.json")]
+    command = [sys.executable, "-m", "bert_trainer", "--plain", "--config", str(tmp_path / "run.json")]
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = str(listener.getsockname()[1])

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 PREFIX = "bert-trainer/1 "
+ATTEMPT_VARIABLE = "BERT_ATTEMPT"
+"""Number of the attempt, set by whoever starts a rank and reads its records; people are shown something else."""
 
 _MAX_LINE = 8192
 _MAX_FIELDS = 64

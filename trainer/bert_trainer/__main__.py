@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import get_args
 
+from bert_job.progress import ATTEMPT_VARIABLE
 from bert_job.run_config import RunConfig
 from bert_job.weights import ExportFormat, InitialCheckpointSpec
 from bert_trainer import finetune_command, predict_command
@@ -100,7 +101,7 @@ def _finetune(arguments: argparse.Namespace) -> int:
 
 def _train(config: RunConfig, *, plain: bool) -> None:
     # Imported here: a wrong configuration is refused before they have loaded.
-    from bert_trainer.output.console import ATTEMPT_VARIABLE, displayed
+    from bert_trainer.output.console import displayed
     from bert_trainer.training.run import train
 
     with displayed(Path(config.output_folder), os.environ, plain=plain):

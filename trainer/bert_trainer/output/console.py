@@ -17,13 +17,11 @@ from rich.console import Console
 
 from bert_job.console.display import Display, choose_display
 from bert_job.console.summary import print_summary, read_report
-from bert_job.progress import parse_progress_line
+from bert_job.progress import ATTEMPT_VARIABLE, parse_progress_line
 from bert_trainer.errors import TrainerError
 from bert_trainer.output.runs_page import write_index
 from bert_trainer.system.launched_rank import read_launched
 
-ATTEMPT_VARIABLE = "BERT_ATTEMPT"
-"""Set by whoever starts a rank and reads its records: a pod's program, or ``bert-operator local``."""
 _RUNS = "runs"
 """Folder in which examples keep their runs side by side."""
 

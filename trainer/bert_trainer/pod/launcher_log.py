@@ -19,7 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from bert_job.progress import ProgressRecord, Value, format_line, parse_progress_line, starts_like_record
+from bert_job.progress import (
+    ATTEMPT_VARIABLE,
+    ProgressRecord,
+    Value,
+    format_line,
+    parse_progress_line,
+    starts_like_record,
+)
 from bert_trainer.errors import EXIT_STOPPED, NAMED, PEER_ENDED
 from bert_trainer.pod.mpi import short_name
 from bert_trainer.pod.rank_output import Line
@@ -306,7 +313,7 @@ def read_record_source(program: Sequence[str], environment: Mapping[str, str]) -
     """Return which records are those of this pod's run."""
     return RecordSource(
         job=_read_uid(environment.get("BERT_RUN_CONFIG")),
-        attempt=environment.get("BERT_ATTEMPT", "1"),
+        attempt=environment.get(ATTEMPT_VARIABLE, "1"),
         is_ours=_is_ours(program),
     )
 

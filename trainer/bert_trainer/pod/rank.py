@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from bert_job.progress import ATTEMPT_VARIABLE
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, TrainerError, WrongTopology
 from bert_trainer.output.termination import report_error
 from bert_trainer.pod.binding import Binding, choose_processors
@@ -122,7 +123,8 @@ def run_rank(
         extra = {**choose_preload(os.environ), **threads}
         try:
             if reports_end:
-                return _run_child(program, {**os.environ, **extra})
+                # The launcher reads its records, by hand too.
+                return _run_child(program, {ATTEMPT_VARIABLE: "1", **os.environ, **extra})
             os.execvpe(program[0], program, {**os.environ, **extra})
         except OSError as error:
             raise InputError(

@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert_job.progress import ATTEMPT_VARIABLE
 from bert_trainer.errors import Stopped
 from bert_trainer.pod.binding import Binding
 from bert_trainer.pod.exit_codes import (
@@ -69,7 +70,8 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
     )
     rank_record = folder / "termination.json"
     # Ranks write their record here, not to the pod's termination log: that is written once, with the final exit code.
-    environment = {**os.environ, "BERT_TERMINATION_LOG": str(rank_record), "TMPDIR": str(folder / "tmp")}
+    environment = {ATTEMPT_VARIABLE: "1", **os.environ, "BERT_TERMINATION_LOG": str(rank_record)}
+    environment["TMPDIR"] = str(folder / "tmp")
     with keepalives(log.source, os.environ), monitor.watching(forwarder.is_stuck):
         code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
