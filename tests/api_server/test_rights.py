@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bert_operator.api.crd import render_crd
+from bert_operator.names import UNSEEN_GENERATION
 from cluster_api import Api, path_of, wait_until
 from cluster_jobs import NO_SCHEDULER, Jobs, job_document
 from control_plane import ControlPlane, load_documents, namespace_of
@@ -164,7 +165,7 @@ def test_in_one_namespace_the_same_rights_are_enough_and_nothing_else_is_looked_
         entries = requests_on_objects(audited, since)
     assert forbidden(entries) == set()
     assert {entry["objectRef"].get("namespace") for entry in entries} == {"ours"}
-    assert others.status("alien") == {}
+    assert others.status("alien")["observedGeneration"] == UNSEEN_GENERATION
     unused = shipped_rights() - {right_of(entry) for entry in entries}
     assert unused == {*UNUSED_FOR_A_REASON, NODES}, "a binding in a namespace cannot grant it"
 

@@ -138,7 +138,7 @@ def test_a_job_has_no_token_no_right_on_the_node_and_no_name_outside_its_namespa
 @pytest.mark.parametrize(
     "spec",
     [
-        {"serviceAccountName": "default"},
+        {"automountServiceAccountToken": True},
         {"hostPID": True},
         {"securityContext": {"privileged": True}},
         {"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}},
@@ -158,6 +158,8 @@ def test_what_would_reach_further_cannot_be_written(tenants: dict[str, Api], nam
     [
         {"output": {"path": "x", "volume": {"hostPath": {"path": "/"}}}},
         {"volumes": [{"name": "a", "source": {"hostPath": {"path": "/etc"}, "mountPath": "/mnt/a"}}]},
+        {"serviceAccountName": "default"},
+        {"podMetadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": "hosts"}}},
         {"network": {"hostNetwork": True}},
         {"network": {"lockMemory": True}},
         {"scheduling": {"safeToForcefullyDelete": True}},

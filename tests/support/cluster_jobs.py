@@ -124,5 +124,6 @@ def condition(status: Json, kind: str) -> Json:
 
 
 def conditions(status: Json) -> dict[str, str]:
-    """Return type and reason of the conditions that are True."""
-    return {item["type"]: item["reason"] for item in status["conditions"] if item["status"] == "True"}
+    """Return type and reason of the conditions that are True, without those for GitOps tools (tests/deploy)."""
+    found = {item["type"]: item["reason"] for item in status["conditions"] if item["status"] == "True"}
+    return {kind: reason for kind, reason in found.items() if kind not in ("Ready", "Stalled")}
