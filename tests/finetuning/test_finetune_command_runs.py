@@ -139,3 +139,23 @@ def test_ctrl_c_stops_with_a_checkpoint(tmp_path: Path) -> None:
     assert run.returncode == 3, messages
     assert "event=stopped" in rest
     assert "a checkpoint is saved" in messages
+
+
+def test_a_terminal_of_another_alphabet_and_no_output_at_all_end_no_run(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from bert_job.progress import format_line
+from bert_trainer.output.console import displayed
+with displayed(Path("nowhere"), {}, plain=False):
+    print(format_line({"event": "task_read", "message": "caf\u00e9"}))
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "caf\\xe9" in shown.stdout
+    subprocess.run(["bash", "-c", f"{sys.executable} -c '{code}' >&-"], check=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -218,6 +219,8 @@ def test_rows_before_a_wrong_one_are_kept_beside_the_output(
         ({"architectures": ["BertForMaskedLM"]}, "architectures: got ['BertForMaskedLM']; allowed: one of Bert"),
         ({"architectures": None}, "architectures: got None; allowed: one of Bert"),
         ({"problem_type": "multi_label_classification"}, "problem_type: got 'multi_label_classification'; allowed"),
+        ({"problem_type": []}, "problem_type: got []; allowed: single_label_classification"),
+        ({"id2label": {"0": "a\nb", "1": "a b", "2": "c"}}, "id2label: got one name for several numbers; allowed"),
         ({"problem_type": "regression"}, "id2label: got 3 entries for problem_type 'regression'; allowed: one"),
         ({"id2label": {"0": "a", "2": "b"}}, "id2label: got {'0': 'a', '2': 'b'}; allowed: a name for every number"),
         ({"id2label": {"0": "a", "1": "a", "2": "b"}}, "id2label: got one name for several numbers; allowed"),
@@ -245,8 +248,15 @@ def test_a_head_that_is_not_read_is_refused_by_its_setting(
         (["--sequence-length", "49"], "--sequence-length: got 49; allowed: 8 to 48, the model's positions"),
         (["--sequence-length", "0"], "--sequence-length: got 0; allowed: 1 to 4096"),
         (["--doc-stride", "4097"], "--doc-stride: got 4097; allowed: 1 to 4096"),
-        (["--output", "texts.txt"], "--output: got texts.txt, which is --data; allowed: another file"),
-        (["--output", "model"], "--output: got model, a folder; allowed: a file"),
+        (["--output", "texts.txt"], "--output: got texts.txt, and texts.txt is --data; allowed: another file"),
+        (["--output", "model"], "--output: got model, and model is a folder, a link, a pipe or a device; allowed"),
+        (["--output", "link"], "--output: got link, and link is a folder, a link, a pipe or a device; allowed"),
+        (["--output", "pipe"], "--output: got pipe, and pipe is a folder, a link, a pipe or a device; allowed"),
+        (["--output", "none/out"], "--output: got none/out; allowed: a file in a folder that exists"),
+        (
+            ["--data", "texts.partial", "--data-format", "text", "--output", "texts"],
+            "--output: got texts, and texts.partial is --data; allowed: another file",
+        ),
         (["--model", "texts.txt"], "--model: got texts.txt; allowed: a folder with config.json"),
         (["--model", "none"], "--model: got none; allowed: a folder with config.json"),
         (["--data", "none.txt"], "none.txt: no such file"),
@@ -263,15 +273,37 @@ def test_a_wrong_option_is_named_with_what_is_allowed(
 ) -> None:
     classes_of(tmp_path / "model", vocabulary)
     (tmp_path / "texts.txt").write_text("the dog\nsleeps\n")
+    (tmp_path / "texts.partial").write_text("the dog\n")
+    (tmp_path / "link").symlink_to("texts.txt")
+    os.mkfifo(tmp_path / "pipe")
     monkeypatch.chdir(tmp_path)
     assert predict(Path("model"), Path("texts.txt"), *options) == 2
     assert told in capsys.readouterr().err
+    assert (tmp_path / "texts.partial").read_text() == "the dog\n"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_an_empty_text_of_a_single_column_has_its_line(tmp_path: Path, vocabulary: Vocabulary, suffix: str) -> None:
+    model, data = classes_of(tmp_path / "model", vocabulary), tmp_path / f"one.{suffix}"
+    empty = '""' if suffix == "csv" else ""
+    data.write_text(f"text\nthe dog\n{empty}\nthe fox\n\n")
+    assert predict(model, data, "--text", "text", "--output", tmp_path / "out") == 0
+    assert len(lines_of(tmp_path / "out")) == 4
+
+
+def test_a_table_that_cannot_be_read_leaves_nothing(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    model, data = classes_of(tmp_path / "model", vocabulary), tmp_path / "empty.csv"
+    data.write_text("")
+    assert predict(model, data, "--text", "text", "--output", tmp_path / "out") == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.csv", "model"]
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(tmp_path: Path, vocabulary: Vocabulary) -> None:
     model, data = classes_of(tmp_path / "model", vocabulary), tmp_path / "texts.txt"
     data.write_text("the dog sleeps on\n" * 20_000)
     command = f"{sys.executable} -m bert_trainer predict --model {model} --data {data} | head -n 1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip() in LABELS
-    assert not {"Traceback", "Exception"} & {*done.stderr.split()}, done.stderr
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

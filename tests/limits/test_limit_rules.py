@@ -447,3 +447,13 @@ def test_settings_that_cannot_be_meant_are_refused(text: str, words: str, tmp_pa
 def test_nothing_hostile_in_a_frozen_document_makes_the_search_fail() -> None:
     strange: Document = {"scheduling": None, "volumes": None, "dataset": "x", "resources": {"resourceClaims": None}}
     assert [asked.bound for asked in find_asked(strange)] == ["stop_grace_seconds"]
+
+
+def test_results_are_not_written_to_a_folder_that_goes_with_its_pod() -> None:
+    def scratch(source: Document) -> Change:
+        volume = {"name": "v", "readOnly": False, "source": {**source, "mountPath": "/scratch"}}
+        return both(put("volumes", value=[volume]), put("output", value={"path": "/scratch/run"}))
+
+    assert problems(scratch({"persistentVolumeClaim": {"claimName": "c"}}), Settings()) == []
+    (problem,) = problems(scratch({"emptyDir": {}}), Settings())
+    assert problem.startswith('spec.output.path: got "/scratch/run"; allowed: a folder on a writable mount: there is')

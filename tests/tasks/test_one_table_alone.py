@@ -63,6 +63,13 @@ def test_which_rows_follows_from_their_texts_and_not_from_their_order(tmp_path: 
     assert held[0] == held[1] != []
 
 
+def test_small_classes_give_one_text_and_the_only_text_of_a_class_is_learnt_from(tmp_path: Path) -> None:
+    rows = [f"text {number}\t{number % 3}" for number in range(27)] + ["alone\t3"]
+    found = read(tmp_path / "a.tsv", ["text\tlabel", *rows])
+    assert sorted(label for _, label in texts_of(text_examples(found.validations[0]))) == [0, 1, 2]
+    assert ("alone", 3) in texts_of(text_examples(found.train))
+
+
 def test_numbers_to_predict_are_no_classes(tmp_path: Path) -> None:
     found = read(tmp_path / "a.tsv", ["text\tlabel", *(f"text {n}\t{n / 7}" for n in range(50))], "regression")
     assert (len(found.train.examples), len(found.validations[0].examples)) == (45, 5)
@@ -82,5 +89,6 @@ def test_questions_about_one_context_stay_together(tmp_path: Path) -> None:
 def test_two_texts_are_enough_and_one_is_not(tmp_path: Path) -> None:
     found = read(tmp_path / "a.tsv", ["text\tlabel", "one\tx", "two\ty"])
     assert (len(found.train.examples), len(found.validations[0].examples)) == (1, 1)
+    assert any("labels without a row to learn from" in note for note in found.notes)
     with pytest.raises(InputError, match="got one text; allowed: two or more where no validation file is named"):
         read(tmp_path / "b.tsv", ["text\tlabel", "one\tx", "one\ty"])

@@ -159,16 +159,34 @@ def _require_files(arguments: argparse.Namespace) -> None:
             f"--model: got {printable(arguments.model)}; allowed: a folder with config.json, weights and a tokenizer",
             hint="name the folder that an export stage wrote, such as runs/mrpc/export/huggingface",
         )
-    output: Path | None = arguments.output
-    if output is not None and output.exists() and output.samefile(arguments.data):
-        raise InputError(f"--output: got {printable(output)}, which is --data; allowed: another file")
-    if output is not None and output.is_dir():
-        raise InputError(f"--output: got {printable(output)}, a folder; allowed: a file")
+    if arguments.output is not None:
+        _require_output(arguments.output, arguments.data)
     for name in _LENGTHS:
         value = getattr(arguments, name)
         # As a finetune stage; a row also has at most the model's positions.
         if value is not None and not 1 <= value <= _MAX_LENGTH:
             raise InputError(f"--{name.replace('_', '-')}: got {value}; allowed: 1 to {_MAX_LENGTH}")
+
+
+def _require_output(output: Path, data: Path) -> None:
+    """Refuse a place that no file can be put into, or that something else than a file is at; raises InputError."""
+    got = f"--output: got {printable(output)}"
+    for place in (output, _partial_of(output)):
+        # A device or a pipe would become a file, and a link would lose what it leads to.
+        if place.is_symlink() or (place.exists() and not place.is_file()):
+            raise InputError(
+                f"{got}, and {printable(place)} is a folder, a link, a pipe or a device; allowed: a file",
+                hint="leave --output out for standard output",
+            )
+        if place.exists() and place.samefile(data):
+            raise InputError(f"{got}, and {printable(place)} is --data; allowed: another file")
+    if not output.absolute().parent.is_dir():
+        raise InputError(f"{got}; allowed: a file in a folder that exists", hint="make the folder first: mkdir -p")
+
+
+def _partial_of(output: Path) -> Path:
+    """Return where predictions are written until there are all of them."""
+    return output.with_name(output.name + PARTIAL_SUFFIX)
 
 
 def _make_stage(arguments: argparse.Namespace, found: FineTuned) -> FinetuneStage:
@@ -270,7 +288,7 @@ def _write(
         rate = f" ({count / seconds:,.0f} per second)" if seconds > 0 else ""
         print(f"bert-train: {count:,} predictions{rate}{what}", file=sys.stderr)  # noqa: T201
 
-    partial = None if output is None else output.with_name(output.name + PARTIAL_SUFFIX)
+    partial = None if output is None else _partial_of(output)
     try:
         with disk_errors(partial or Path("standard output")), _opened(partial) as file:
             for block in blocks:
@@ -283,13 +301,15 @@ def _write(
         if output is not None and partial is not None:
             with disk_errors(output):
                 partial.replace(output)
-    except BrokenPipeError:
-        # Whoever read has enough. Nothing may be flushed into the pipe at the end of the process.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), _STANDARD_OUTPUT)
-        raise SystemExit(128 + signal.SIGPIPE) from None
     except BaseException as error:
+        if partial is None and isinstance(error.__cause__, BrokenPipeError):
+            # Whoever read has enough. Nothing may be flushed into the pipe at the end of the process.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), _STANDARD_OUTPUT)
+            raise SystemExit(128 + signal.SIGPIPE) from None
         if partial is not None and count:
             say(f" are kept in {printable(partial)}")
+        elif partial is not None:
+            partial.unlink(missing_ok=True)
         if isinstance(error, KeyboardInterrupt):
             raise SystemExit(128 + signal.SIGINT) from None
         raise

@@ -166,7 +166,9 @@ def _prepared_data_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _writable_volumes(spec: JobSpec) -> Iterator[str | None]:
-    yield from (entry.source.mount_path for entry in spec.volumes if not entry.read_only)
+    # An emptyDir is each pod's own, and goes with it.
+    lasting = (entry for entry in spec.volumes if not entry.read_only and entry.source.empty_dir is None)
+    yield from (entry.source.mount_path for entry in lasting)
 
 
 def _is_on_a_mount(field: str, path: str, folders: list[str], volume: str) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ Lines of children go to standard output, the operator's own remarks to standard 
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import os
 import sys
@@ -242,6 +243,9 @@ def choose_display(*, plain: bool, may_draw: bool = True) -> Display:
     """
     if plain:
         return PlainDisplay()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Texts are shown as they are: a terminal that lacks a letter gets its number.
+        sys.stdout.reconfigure(errors="backslashreplace")
     if not (may_draw and sys.stdout.isatty()):
         return LineDisplay()
     return BarDisplay(Console(file=cast(TextIO, Terminal(sys.stdout))))
@@ -273,7 +277,9 @@ def describe_record(record: ProgressRecord) -> str | None:
             where = f"Resumed {record.stage or 'the run'} at step {record.text('step') or '?'}"
             message = record.text("message")
             return f"{where}: {message}" if message else where
-        case "initialized" | "learning_rate" | "task_read" | "task_note":
+        case "initialized" | "learning_rate" | "task_read" | "task_note" | "stopped":
+            return record.text("message")
+        case "preflight" | "micro_batch_size" | "shard_left_out" | "unhealthy":
             return record.text("message")
         case "stage_finished":
             seconds, message = record.number("seconds"), record.text("message")
@@ -283,8 +289,6 @@ def describe_record(record: ProgressRecord) -> str | None:
             return _describe_evaluation(record)
         case "exported":
             return f"Exported the model to {record.text('path')}"
-        case "stopped":
-            return record.text("message")
     return None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bert_job.foreign_text import printable
+from bert_job.foreign_text import one_line, printable
 from bert_job.tasks import Kind
 from bert_trainer.checkpoints.description import Described, find_description, read_vocabulary_of
 from bert_trainer.checkpoints.huggingface_import import read_model_folder
@@ -113,7 +113,7 @@ def _read_head(file: Path) -> tuple[Task, float | None]:
         return TASKS["spans"], dropout
     labels = _read_labels(file, settings)
     problem = settings.get("problem_type")
-    if problem is not None and problem not in _PROBLEMS:
+    if problem is not None and not (isinstance(problem, str) and problem in _PROBLEMS):
         raise InputError(
             f"{printable(file)}: problem_type: got {problem!r:.100}; allowed: {', '.join(map(str, _PROBLEMS))}",
             hint="models with several labels for one text are not read",
@@ -140,9 +140,10 @@ def _read_labels(file: Path, settings: Mapping[str, Any]) -> tuple[str, ...]:
             f"on, at most {_MAX_CLASSES:,}",
             hint="save the model again with save_pretrained",
         )
-    if len(set(labels)) < len(labels):
+    if len(set(map(one_line, labels))) < len(labels):
         raise InputError(
-            f"{printable(file)}: id2label: got one name for several numbers; allowed: a name of its own for each",
+            f"{printable(file)}: id2label: got one name for several numbers; allowed: a name of its own for each, on "
+            "one line",
             hint="correct the names in the file: predictions could not be told apart",
         )
     return tuple(labels)

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
 from rich.console import Console
 
-from bert_job.console.display import Display, choose_display
+from bert_job.console.display import Display, Terminal, choose_display
 from bert_job.console.summary import print_summary, read_report
 from bert_job.progress import ATTEMPT_VARIABLE, parse_progress_line
 from bert_trainer.errors import TrainerError
@@ -36,7 +36,9 @@ def displayed(folder: Path, environment: Mapping[str, str], *, plain: bool) -> I
         plain: Print the records as they are.
     """
     rank = read_launched(environment)
-    if ATTEMPT_VARIABLE in environment or plain or (rank is not None and rank.rank != 0):
+    is_other = rank is not None and rank.rank != 0
+    # Without standard output nothing is shown, as nothing was printed.
+    if ATTEMPT_VARIABLE in environment or plain or is_other or sys.stdout is None:
         yield
         return
     # A launcher puts the output of several ranks into one terminal.
@@ -53,7 +55,7 @@ def displayed(folder: Path, environment: Mapping[str, str], *, plain: bool) -> I
     finally:
         shown.flush_rest()
         display.close()
-    print_summary(Console(), read_report(folder), folder)
+    print_summary(Console(file=cast(TextIO, Terminal(sys.stdout))), read_report(folder), folder)
     # A page of somebody else stays, and a list that cannot be written is no reason to fail.
     if folder.parent.name == _RUNS:
         with contextlib.suppress(OSError, TrainerError):

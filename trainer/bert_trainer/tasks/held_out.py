@@ -11,7 +11,8 @@ from bert_trainer.errors import InputError
 from bert_trainer.tasks.examples import Example, SpanExample, Split
 
 ONE_OF = 10
-"""Of so many texts of every class one is held out."""
+"""Of so many texts of every class one is held out; of a class with fewer, from MIN_TEXTS on, one."""
+MIN_TEXTS = 5
 
 
 def hold_out(examples: Sequence[Example], path: Path) -> tuple[Split, Split]:
@@ -40,9 +41,16 @@ def hold_out(examples: Sequence[Example], path: Path) -> tuple[Split, Split]:
             f"{printable(path)}: got one text; allowed: two or more where no validation file is named",
             hint="name another file to evaluate on",
         )
-    held = {digest for found in classes.values() for digest in sorted(found)[: len(found) // ONE_OF]}
+    held = {
+        digest
+        for found in classes.values()
+        for digest in sorted(found)[: max(len(found) // ONE_OF, len(found) >= MIN_TEXTS)]
+    }
+    # What is the only text of a class is learnt from.
+    held -= {digest for found in classes.values() if len(found) == 1 for digest in found}
     if not held:
-        held = {min(texts)}
+        largest = max(classes.values(), key=len)
+        held = {min(largest)}
     numbers = {number for found in classes.values() for digest in found.keys() & held for number in found[digest]}
     return (
         Split("train", tuple(example for number, example in enumerate(examples) if number not in numbers)),

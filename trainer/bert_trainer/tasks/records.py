@@ -53,8 +53,10 @@ def read_records(
     skipped, quoted = 0, 0
     for line, fields in rows:
         if not any(fields) and len(fields) <= 1:
-            skipped += 1
-            continue
+            if is_kept or len(names) > 1:
+                skipped += 1
+                continue
+            fields = [""]  # of a single column an empty text, which has its line in the output
         if len(fields) != len(names):
             raise InputError(
                 f"{at(path, line)}: got {len(fields)} fields; allowed: {len(names)}, one for each column",

@@ -25,7 +25,7 @@ from bert_trainer.tasks.delimited import (
     require_short,
     whole_characters,
 )
-from bert_trainer.tasks.examples import Example, SpanExample, Split, TaskExamples, TextExample
+from bert_trainer.tasks.examples import Example, SpanExample, Split, TaskExamples, TextExample, text_examples
 from bert_trainer.tasks.held_out import hold_out
 from bert_trainer.tasks.ratings import parse_rating
 from bert_trainer.tasks.records import Record, read_records
@@ -60,9 +60,6 @@ def read_tables(task: Task, data: TaskData) -> TaskExamples:
     if task.kind == "classification":
         found = _labels_in(tables["train"], task)
         task = task.with_labels(_given_labels(data.labels) if data.labels else _in_order(found, tables["train"]))
-        unused = sorted(set(task.labels) - found)
-        if unused:
-            notes.append(f"{printable(train)}: labels without a row to learn from: {listed(unused)}")
     splits = {name: Split(name, tuple(table.examples(task, name != "test"))) for name, table in tables.items()}
     for name, split in splits.items():
         if not split.examples:
@@ -77,6 +74,10 @@ def read_tables(task: Task, data: TaskData) -> TaskExamples:
             f"{printable(train)}: no validation file is named: {held:,} of {held + count:,} rows are held out to "
             "evaluate on, the same in every run"
         )
+    if task.kind == "classification":
+        learnt = {example.label for example in text_examples(splits["train"])}
+        if unused := [label for number, label in enumerate(task.labels) if number not in learnt]:
+            notes.append(f"{printable(train)}: labels without a row to learn from: {listed(sorted(unused))}")
     tests = (splits["test"],) if "test" in splits else ()
     return TaskExamples(task, splits["train"], (splits["validation"],), tests, tuple(notes))
 

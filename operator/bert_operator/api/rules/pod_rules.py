@@ -344,6 +344,24 @@ def queues_have_a_name(spec: JobSpec) -> Iterator[Violation]:
         yield Violation("scheduling.topology", render_value(asked))
 
 
+@rule(
+    Cel(
+        JobSpec,
+        "!has(self.scheduling) || !has(self.scheduling.schedulingPolicy) || "
+        "!has(self.scheduling.schedulingPolicy.minAvailable) || "
+        "self.scheduling.schedulingPolicy.minAvailable <= self.workers + 1",
+        "scheduling.schedulingPolicy.minAvailable",
+    ),
+    allowed="at most workers + 1, the pods of an attempt with its launcher",
+    next_step="lower it, or leave it out for all of them",
+)
+def gangs_fit_their_pods(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse a gang of more pods than there are: it would wait for ever."""
+    policy = spec.scheduling.scheduling_policy
+    if policy is not None and policy.min_available is not None and policy.min_available > spec.workers + 1:
+        yield Violation("scheduling.schedulingPolicy.minAvailable", str(policy.min_available))
+
+
 POD_RULES: tuple[Rule[JobSpec], ...] = (
     slots_fill_sockets,
     slots_fill_numa_nodes,
@@ -357,4 +375,5 @@ POD_RULES: tuple[Rule[JobSpec], ...] = (
     names_differ,
     mounts_differ,
     queues_have_a_name,
+    gangs_fit_their_pods,
 )
