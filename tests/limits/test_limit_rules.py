@@ -457,3 +457,12 @@ def test_results_are_not_written_to_a_folder_that_goes_with_its_pod() -> None:
     assert problems(scratch({"persistentVolumeClaim": {"claimName": "c"}}), Settings()) == []
     (problem,) = problems(scratch({"emptyDir": {}}), Settings())
     assert problem.startswith('spec.output.path: got "/scratch/run"; allowed: a folder on a writable mount: there is')
+
+
+def test_an_unknown_field_speaks_of_another_release_only_where_the_cluster_knows_it() -> None:
+    document = document_of(put("tolerance", value=1))
+    for metadata, expected in (({"uid": "u"}, True), ({}, False)):
+        stored = {**document, "metadata": {"name": "demo", "namespace": "team-a", **metadata}}
+        with pytest.raises(InvalidJob) as caught:
+            read_cluster_job(stored, Settings())
+        assert ("newer release" in str(caught.value)) is expected

@@ -15,6 +15,7 @@ from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec,
 from bert_operator.cluster.limit_rules import frozen_limit_problems, limit_problems, size_problems
 from bert_operator.cluster.settings import Settings
 from bert_operator.errors import InvalidJob
+from bert_operator.json_paths import mapping
 from bert_operator.spec_documents import find_privileges, network_devices
 
 Document = dict[str, Any]
@@ -30,7 +31,8 @@ def read_cluster_job(document: Document, settings: Settings) -> BertPretrainJob:
     try:
         job = parse_job(complete(document, seen.profiles, seen.default_profile))
     except InvalidJob as invalid:
-        raise InvalidJob([_of_this_release(problem) for problem in invalid.problems]) from None
+        is_stored = bool(mapping(document, "metadata").get("uid"))
+        raise InvalidJob([_of_this_release(it) if is_stored else it for it in invalid.problems]) from None
     # Privileges by the document as the user wrote it: what a profile adds, the profile grants.
     bounds = settings.limits.of(job.metadata.namespace)
     profile = profile_of(document["spec"], seen.profiles, seen.default_profile) or {}
@@ -53,7 +55,7 @@ def namespace_of(document: Document) -> str:
 
 
 def _of_this_release(problem: Problem) -> Problem:
-    """Reword an unknown field for a cluster: the API server accepts only fields of its CRD, so it is a newer one."""
+    """Reword an unknown field of a stored job: the API server has only fields of its CRD, so that is a newer one."""
     if problem.got != UNKNOWN_FIELD:
         return problem
     return replace(problem, next_step="run the newer release of the operator whose definition has it, or remove it")
