@@ -189,7 +189,6 @@ def test_rows_of_padding_are_no_entries(mrpc: Path, weights: Path) -> None:
         (
             "--task classification --data {mrpc} --train none.csv --text body",
             [
-                "--validation is required: train and validation, the files",
                 '--data: got "/',
                 "--label is required: text and label for classification",
                 "--train: got none.csv, which does not exist",

@@ -60,11 +60,11 @@ def refused(*stages: Document, **changes: Any) -> str:
         ),
         (
             {"data": {"folder": "x", "train": "a", "validation": "b", "columns": {"text": "a", "label": "b"}}},
-            'stages.0.data.folder: got "x" with task classification; allowed: train and validation',
+            'stages.0.data.folder: got "x" with task classification; allowed: train, the file to train on',
         ),
         (
-            {"data": {"train": "a", "columns": {"text": "a", "label": "b"}}},
-            "stages.0.data.validation: required: train and validation, the files",
+            {"data": {"validation": "a", "columns": {"text": "a", "label": "b"}}},
+            "stages.0.data.train: required: train, the file to train on",
         ),
         (
             {"data": {"train": "a", "validation": "b", "columns": {"text": "a"}}},
