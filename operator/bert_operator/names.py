@@ -21,6 +21,9 @@ TRAINING_RUN = "training"
 CONTAINER = "trainer"
 """Of every pod, whatever others add beside it."""
 
+SIDECAR_LABEL = "sidecar.istio.io/inject"
+"""Of every pod, ``false``: Istio's sidecar would intercept the connections between ranks."""
+
 MAX_JOB_NAME = 45
 """Characters. A child is called after its job and attempt (``-a12``), its launcher's host name adds
 ``-launcher``, and a host name ends at 63; the rest is spare for the suffixes that Kubernetes draws."""

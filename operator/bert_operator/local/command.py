@@ -18,11 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO, cast, get_args
+from typing import Any, get_args
 
-from rich.console import Console
-
-from bert_job.console.display import Terminal, choose_display
+from bert_job.console.display import choose_display, open_console
 from bert_job.console.summary import print_summary, read_report
 from bert_job.optimization import OptimizerName
 from bert_job.optimizers import with_optimizer
@@ -113,7 +111,7 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
             display.close()
     if outcome.status.phase == "Succeeded":
         next_steps = [] if options.job_file is None else render_next_steps(job, options.job_file, output)
-        print_summary(Console(file=cast(TextIO, Terminal(sys.stdout))), read_report(output), output, next_steps)
+        print_summary(open_console(), read_report(output), output, next_steps)
     _list_runs(programs, output.parent)
     with contextlib.suppress(OSError):  # the terminal may be closed
         command, job_file = _command_line(), options.job_file

@@ -21,7 +21,7 @@ from bert_operator.api.schema.cluster import (
     SecurityContextSpec,
     VolumeSource,
 )
-from bert_operator.names import CONTAINER, PREPARE_RUN
+from bert_operator.names import CONTAINER, PREPARE_RUN, SIDECAR_LABEL
 from bert_operator.render import names, users
 from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen
 from bert_operator.render.hangs import hang_environment
@@ -130,8 +130,7 @@ def render_pod(frozen: Frozen, child: ChildSpec, role: str, arguments: list[str]
             **given.labels,
             **names.labels(frozen.job.ref.name, child.run, child.attempt),
             names.ROLE_LABEL: role,
-            # A sidecar proxy would intercept the connections between ranks.
-            "sidecar.istio.io/inject": "false",
+            SIDECAR_LABEL: "false",
         },
         "annotations": {**given.annotations, **dict(_annotations(parts))},
     }

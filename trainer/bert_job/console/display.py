@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, TextIO, cast
@@ -93,7 +94,40 @@ class PlainDisplay:
         """Nothing to restore."""
 
 
-class LineDisplay(PlainDisplay):
+class _EventDisplay(ABC):
+    """For people: a sentence for every event, and every other line once."""
+
+    def __init__(self) -> None:
+        self._once = OutputOnce()
+
+    def show(self, line: str, record: ProgressRecord | None, *, from_rank: bool = True) -> None:
+        """Show what the line says, unless it is held back for the reason of an end."""
+        if record is None:
+            for text in self._once.take(line, from_rank=from_rank):
+                self._print(text)
+        elif record.event == "failed":
+            self._once.take_reason(record.text("message") or "")
+        elif record.event in ("progress", "stage_started"):
+            self._show_progress(record)
+        elif (sentence := describe_record(record)) is not None:
+            self._print(sentence)
+
+    def end_attempt(self, told: str) -> None:
+        """Show what was held back and says something else."""
+        ended, self._once = self._once, OutputOnce()
+        for text in ended.end(told):
+            self._print(text)
+
+    @abstractmethod
+    def _show_progress(self, record: ProgressRecord) -> None:
+        """Show how far a stage is: a record of its start or of its progress."""
+
+    @abstractmethod
+    def _print(self, text: str) -> None:
+        """Show a line of text, which may hold anything."""
+
+
+class LineDisplay(_EventDisplay):
     """For people who read a file or a pipe: a line of progress per interval, and a sentence for every other event."""
 
     def __init__(
@@ -104,42 +138,38 @@ class LineDisplay(PlainDisplay):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Write as ``PlainDisplay`` does. clock: in seconds, never backwards."""
-        super().__init__(output, remarks)
-        self._once = OutputOnce()
+        super().__init__()
+        self._plain = PlainDisplay(output, remarks)
         self._clock = clock
         self._due_at_s = -math.inf
 
-    def show(self, line: str, record: ProgressRecord | None, *, from_rank: bool = True) -> None:
-        """Write what the line says, unless it is progress that comes too soon; the end of a stage never does."""
-        if record is None:
-            for text in self._once.take(line, from_rank=from_rank):
-                self._print(text)
-        elif record.event == "failed":
-            self._once.take_reason(record.text("message") or "")
-        elif record.event == "progress":
-            now_s = self._clock()
-            step, steps = record.count("step"), record.count("steps")
-            if now_s >= self._due_at_s or (step is not None and step == steps):
-                self._due_at_s = now_s + SECONDS_PER_LINE
-                self._print(_render_progress(record))
-        elif (sentence := describe_record(record)) is not None:
-            self._print(sentence)
+    def note(self, text: str) -> None:
+        """Write the remark."""
+        self._plain.note(text)
 
-    def end_attempt(self, told: str) -> None:
-        """Write what was held back and says something else."""
-        ended, self._once = self._once, OutputOnce()
-        for text in ended.end(told):
-            self._print(text)
+    def close(self) -> None:
+        """Nothing to restore."""
+
+    def _show_progress(self, record: ProgressRecord) -> None:
+        """Write a line, unless the last one was a moment ago; the end of a stage is always shown, its start never."""
+        if record.event != "progress":
+            return
+        now_s = self._clock()
+        step, steps = record.count("step"), record.count("steps")
+        if now_s >= self._due_at_s or (step is not None and step == steps):
+            self._due_at_s = now_s + SECONDS_PER_LINE
+            self._print(_render_progress(record))
 
     def _print(self, text: str) -> None:
-        super().show(sanitize(text), None)
+        self._plain.show(sanitize(text), None)
 
 
-class BarDisplay:
+class BarDisplay(_EventDisplay):
     """One bar per stage, and a line above the bars for every other event."""
 
     def __init__(self, console: Console) -> None:
         """Console: a terminal."""
+        super().__init__()
         self._progress = Progress(
             # Stage names and figures come from the child: markup in them must not be interpreted.
             TextColumn("{task.description}", style="bold", markup=False),
@@ -149,27 +179,8 @@ class BarDisplay:
             _TimeLeftColumn(),
             console=console,
         )
-        self._once = OutputOnce()
         self._tasks: dict[str, TaskID] = {}
         self._progress.start()
-
-    def show(self, line: str, record: ProgressRecord | None, *, from_rank: bool = True) -> None:
-        """Move the bar, or print the line above it."""
-        if record is None:
-            for text in self._once.take(line, from_rank=from_rank):
-                self._print(text)
-        elif record.event == "failed":
-            self._once.take_reason(record.text("message") or "")
-        elif record.event in ("progress", "stage_started"):
-            self._move(record)
-        elif (sentence := describe_record(record)) is not None:
-            self._print(sentence)
-
-    def end_attempt(self, told: str) -> None:
-        """Print what was held back and says something else."""
-        ended, self._once = self._once, OutputOnce()
-        for text in ended.end(told):
-            self._print(text)
 
     def note(self, text: str) -> None:
         """Print the remark above the bar."""
@@ -179,7 +190,7 @@ class BarDisplay:
         """Stop drawing; the last state stays on the screen."""
         self._progress.stop()
 
-    def _move(self, record: ProgressRecord) -> None:
+    def _show_progress(self, record: ProgressRecord) -> None:
         stage, steps = record.stage or "?", record.count("steps")
         # Attempts share a bar: a resumed stage goes on where its checkpoint is.
         if stage not in self._tasks:
@@ -234,6 +245,11 @@ class _TimeLeftColumn(ProgressColumn):
         return Text("" if task.finished or left_s is None else f"{render_duration(left_s)} left", style="cyan")
 
 
+def open_console() -> Console:
+    """Return standard output as a console that may be closed at any time, as ``Terminal`` is."""
+    return Console(file=cast(TextIO, Terminal(sys.stdout)))
+
+
 def choose_display(*, plain: bool, may_draw: bool = True) -> Display:
     """Return bars for a terminal, fewer and shorter lines for files and pipes.
 
@@ -248,7 +264,7 @@ def choose_display(*, plain: bool, may_draw: bool = True) -> Display:
         sys.stdout.reconfigure(errors="backslashreplace")
     if not (may_draw and sys.stdout.isatty()):
         return LineDisplay()
-    return BarDisplay(Console(file=cast(TextIO, Terminal(sys.stdout))))
+    return BarDisplay(open_console())
 
 
 def render_figures(record: ProgressRecord) -> str:
@@ -277,9 +293,17 @@ def describe_record(record: ProgressRecord) -> str | None:
             where = f"Resumed {record.stage or 'the run'} at step {record.text('step') or '?'}"
             message = record.text("message")
             return f"{where}: {message}" if message else where
-        case "initialized" | "learning_rate" | "task_read" | "task_note" | "stopped":
-            return record.text("message")
-        case "preflight" | "micro_batch_size" | "shard_left_out" | "unhealthy":
+        case (
+            "initialized"
+            | "learning_rate"
+            | "micro_batch_size"
+            | "preflight"
+            | "shard_left_out"
+            | "stopped"
+            | "task_note"
+            | "task_read"
+            | "unhealthy"
+        ):
             return record.text("message")
         case "stage_finished":
             seconds, message = record.number("seconds"), record.text("message")

@@ -23,6 +23,7 @@ from bert_trainer.dataset.tokens.wordpiece import Vocabulary, find_vocabulary_fi
 from bert_trainer.errors import InputError
 from bert_trainer.model.task_model import Head, TaskModel
 from bert_trainer.tasks.catalog import TASKS, Task
+from bert_trainer.tasks.tables import MAX_CLASSES
 
 _CLASSES = {
     f"{family}For{what}": what
@@ -31,7 +32,6 @@ _CLASSES = {
 }
 _PROBLEMS: Mapping[object, Kind] = {"single_label_classification": "classification", "regression": "regression"}
 _DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "qa_dropout")
-_MAX_CLASSES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +134,10 @@ def _read_labels(file: Path, settings: Mapping[str, Any]) -> tuple[str, ...]:
     named = settings.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
     numbers = [str(number) for number in range(len(named))] if isinstance(named, dict) else []
     labels: Sequence[Any] = [named.get(number) for number in numbers]
-    if not labels or len(labels) > _MAX_CLASSES or not all(isinstance(label, str) and label for label in labels):
+    if not labels or len(labels) > MAX_CLASSES or not all(isinstance(label, str) and label for label in labels):
         raise InputError(
             f"{printable(file)}: id2label: got {printable(repr(named))[:200]}; allowed: a name for every number from 0 "
-            f"on, at most {_MAX_CLASSES:,}",
+            f"on, at most {MAX_CLASSES:,}",
             hint="save the model again with save_pretrained",
         )
     if len(set(map(one_line, labels))) < len(labels):

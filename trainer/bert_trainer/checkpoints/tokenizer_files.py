@@ -64,8 +64,6 @@ def is_lower_case(vocabulary: Vocabulary) -> bool:
     aside.
     """
     said = vocabulary.settings.lower_case
-    return (
-        said
-        if said is not None
-        else all(token == token.lower() for token in vocabulary.tokens if not token.startswith("["))
-    )
+    if said is not None:
+        return said
+    return all(token == token.lower() for token in vocabulary.tokens if not token.startswith("["))

@@ -11,11 +11,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TextIO
 
-from rich.console import Console
-
-from bert_job.console.display import Display, Terminal, choose_display
+from bert_job.console.display import Display, choose_display, open_console
 from bert_job.console.summary import print_summary, read_report
 from bert_job.progress import ATTEMPT_VARIABLE, parse_progress_line
 from bert_trainer.errors import TrainerError
@@ -55,7 +53,7 @@ def displayed(folder: Path, environment: Mapping[str, str], *, plain: bool) -> I
     finally:
         shown.flush_rest()
         display.close()
-    print_summary(Console(file=cast(TextIO, Terminal(sys.stdout))), read_report(folder), folder)
+    print_summary(open_console(), read_report(folder), folder)
     # A page of somebody else stays, and a list that cannot be written is no reason to fail.
     if folder.parent.name == _RUNS:
         with contextlib.suppress(OSError, TrainerError):

@@ -96,17 +96,21 @@ def precision_fits_the_device(spec: JobSpec) -> Iterator[Violation]:
         yield Violation("precision", render_value(spec.precision))
 
 
-def _device_for_every_rank(*sections: str) -> Cel:
+def _is_given(path: str) -> str:
+    """Return the expression for a job that has a field: CEL's ``has()`` of it alone needs all sections above it."""
+    steps = path.split(".")
+    return " && ".join(f"has(self.{'.'.join(steps[:end])})" for end in range(1, len(steps) + 1))
+
+
+def _device_for_every_rank(resources: str) -> Cel:
     """Return the expression for the devices of the resources at this path."""
-    steps = ("self", *sections, "accelerator", "perWorker")
-    given = [f"has({'.'.join(steps[:end])})" for end in range(2, len(steps) + 1)]
-    devices = ".".join(steps)
-    return Cel(JobSpec, f"!({' && '.join(given)}) || {devices} >= {RANKS_PER_WORKER}", devices.removeprefix("self."))
+    devices = f"{resources}.accelerator.perWorker"
+    return Cel(JobSpec, f"!({_is_given(devices)}) || self.{devices} >= {RANKS_PER_WORKER}", devices)
 
 
 @rule(
     _device_for_every_rank("resources"),
-    _device_for_every_rank("worker", "resources"),
+    _device_for_every_rank("worker.resources"),
     allowed="at least slotsPerWorker, since every rank drives a device of its own",
     next_step="leave the field out for one device per slot",
 )
@@ -124,25 +128,20 @@ def every_rank_has_a_device(spec: JobSpec) -> Iterator[Violation]:
             )
 
 
-def _single_mig(*sections: str) -> Cel:
-    """Return the expression for the accelerator of the resources at this path."""
-    steps = ("self", *sections, "accelerator", "resourceName")
-    given = [f"has({'.'.join(steps[:end])})" for end in range(2, len(steps) + 1)]
-    accelerator = ".".join(steps[:-1])
-    is_one = f"{RANKS_PER_WORKER} == 1 && (!has({accelerator}.perWorker) || {accelerator}.perWorker == 1)"
-    return Cel(
-        JobSpec,
-        f"!({' && '.join(given)} && {accelerator}.resourceName.contains('{_MIG}')) || ({is_one})",
-        f"{accelerator}.resourceName".removeprefix("self."),
-    )
-
-
 _MIG = "/mig-"
+"""In the names of NVIDIA's devices that are parts of a GPU."""
+
+
+def _single_mig(resources: str) -> Cel:
+    """Return the expression for the accelerator of the resources at this path."""
+    name, devices = f"{resources}.accelerator.resourceName", f"self.{resources}.accelerator.perWorker"
+    is_one = f"{RANKS_PER_WORKER} == 1 && (!has({devices}) || {devices} == 1)"
+    return Cel(JobSpec, f"!({_is_given(name)} && self.{name}.contains('{_MIG}')) || ({is_one})", name)
 
 
 @rule(
     _single_mig("resources"),
-    _single_mig("worker", "resources"),
+    _single_mig("worker.resources"),
     allowed="a whole GPU, or one rank and one device per worker: CUDA shows a process one of a pod's MIG instances",
     next_step="write slotsPerWorker: 1 and more workers, or ask for nvidia.com/gpu",
 )
@@ -230,21 +229,17 @@ def pinned_pods_ask_for_whole_cores(spec: JobSpec) -> Iterator[Violation]:
             yield Violation(f"{path}.cpu", render_value(resources.cpu))
 
 
-def _shared_devices(*sections: str) -> Cel:
+def _shared_devices(resources: str) -> Cel:
     """Return the expression for the claims of the resources at this path."""
-    steps = ("self", *sections)
-    resources = ".".join(steps)
-    given = [f"has({'.'.join(steps[:end])})" for end in range(2, len(steps) + 1)]
-    given += [f"has({resources}.{field})" for field in ("accelerator", "accelerator.resourceClaim", "resourceClaims")]
-    field = f"{resources}.accelerator.resourceClaim"
-    shared = f"claim.name == {field} && has(claim.resourceClaimName)"
-    expression = f"self.workers == 1 || !({' && '.join(given)} && {resources}.resourceClaims.exists(claim, {shared}))"
-    return Cel(JobSpec, expression, field.removeprefix("self."))
+    own, claims = f"{resources}.accelerator.resourceClaim", f"self.{resources}.resourceClaims"
+    shared = f"claim.name == self.{own} && has(claim.resourceClaimName)"
+    is_shared = f"{_is_given(own)} && has({claims}) && {claims}.exists(claim, {shared})"
+    return Cel(JobSpec, f"self.workers == 1 || !({is_shared})", own)
 
 
 @rule(
     _shared_devices("resources"),
-    _shared_devices("worker", "resources"),
+    _shared_devices("worker.resources"),
     allowed="an entry with resourceClaimTemplateName: several workers would share the devices of one claim",
     next_step="make a ResourceClaimTemplate of the claim and name that, or write workers: 1",
 )

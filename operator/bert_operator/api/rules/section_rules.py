@@ -19,6 +19,7 @@ from bert_job.rules.section_rules import TRAINING_SECTION_RULES
 from bert_job.section import Section
 from bert_operator.api.schema import cluster, scheduling
 from bert_operator.api.schema.bert_pretrain_job import DEFAULT_HANG_SECONDS, OutputSpec, RunPolicy
+from bert_operator.names import SIDECAR_LABEL
 
 RESERVED_NAMES = (
     "BERT_ATTEMPT",
@@ -117,28 +118,26 @@ def _no_image(allowed: str, next_step: str) -> SectionRule:
 
 
 _UNWRITABLE = ("image", "secret", "config_map")
-"""Sources of volumes."""
+"""Sources of volumes that a pod can only read."""
 
 
 _RESERVED_KEYS = r"^([^/]*\.)?(kubernetes\.io|k8s\.io|x-k8s\.io|kubeflow\.org|bert-operator\.dev)/"
-"""Of labels and annotations that Kubernetes, Kueue, mpi-operator and this operator read. A sidecar, which the last one
-asks for, would intercept the connections between ranks."""
-_NO_SIDECAR = "sidecar.istio.io/inject"
+"""Of labels and annotations that Kubernetes, Kueue, mpi-operator and this operator read."""
 
 
 def _no_reserved_keys(field: str) -> SectionRule:
     """Refuse keys that say something to whoever runs the pods."""
 
     def found(section: Any) -> list[str]:
-        return [key for key in getattr(section, field) if re.match(_RESERVED_KEYS, key) or key == _NO_SIDECAR]
+        return [key for key in getattr(section, field) if re.match(_RESERVED_KEYS, key) or key == SIDECAR_LABEL]
 
     return SectionRule(
         holds=lambda section: not found(section),
         cel=f"!has(self.{field}) || self.{field}.all(key, "
-        f"!key.matches({json.dumps(_RESERVED_KEYS)}) && key != '{_NO_SIDECAR}')",
+        f"!key.matches({json.dumps(_RESERVED_KEYS)}) && key != '{SIDECAR_LABEL}')",
         field=field,
         allowed="keys outside kubernetes.io, k8s.io, x-k8s.io, kubeflow.org and bert-operator.dev, and not "
-        f"{_NO_SIDECAR}",
+        f"{SIDECAR_LABEL}",
         next_step="leave them out: what they stand for has fields of its own, such as queueName and scheduling",
         got=lambda section: ", ".join(found(section)),
     )

@@ -101,9 +101,9 @@ class _Alike(logging.Filter):
         if not is_read or not isinstance(record.args, tuple) or not record.args:
             return True
         # The first argument is the file.
-        said = record.msg % ("", *record.args[1:])
-        self._counts[said.removeprefix(": ")] += 1
-        return self._counts[said.removeprefix(": ")] <= _SHOWN_FILES
+        said = (record.msg % ("", *record.args[1:])).removeprefix(": ")
+        self._counts[said] += 1
+        return self._counts[said] <= _SHOWN_FILES
 
     def rest(self) -> Iterator[str]:
         """Yield how many files there were that nothing was shown of."""
