@@ -96,6 +96,7 @@ LET: dict[str, Change] = {
     "a scheduler": scheduling(schedulerName="default-scheduler"),
     "a runtime": scheduling(runtimeClassName="nvidia"),
     "an account and keys": both(
+        put("workers", value=2),
         put("serviceAccountName", value="gcs"),
         put(
             "podMetadata",
