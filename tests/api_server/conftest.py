@@ -19,11 +19,11 @@ from bert_operator.api.crd import render_crd
 from cluster_api import Api, wait_until
 from cluster_jobs import Jobs
 from control_plane import ControlPlane, built_programs, namespace_of
-from kueue import built_kueue
 from operator_process import OperatorProcess, install_operator
 
 HERE = Path(__file__).parent
-WITH_KUEUE = ("test_kueue.py",)
+FURTHER_PROGRAMS = {"test_kueue.py": "kueue", "test_gangs.py": "scheduler-plugins"}
+"""What these files need beside a control plane."""
 _numbers = itertools.count(1)
 
 
@@ -41,8 +41,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if here and not session.config.getoption("collectonly"):
         with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
             built_programs()
-            if any(item.path.name in WITH_KUEUE for item in here):
-                built_kueue()
+            for program in sorted({FURTHER_PROGRAMS.get(item.path.name, "") for item in here} - {""}):
+                built_programs(program)
 
 
 def _items_here(items: list[pytest.Item]) -> list[pytest.Item]:

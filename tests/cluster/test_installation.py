@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import yaml
 
-from control_plane import BUILD
+from control_plane import built_programs
 from job_cluster import CLAIM, ROOT, SYSTEM, USER, JobCluster, Json, Namespace, poll
 from nfs_stand_in import NfsMount
 from node import NODE_NAME, Cluster, volume_folder
@@ -274,10 +274,10 @@ def operator_pod(cluster: JobCluster) -> str:
 @pytest.fixture(scope="module")
 def helm(cluster: JobCluster) -> Callable[..., str]:
     """Runs Helm in the operator's namespace."""
-    folder = subprocess.run([str(BUILD), "helm"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    program = built_programs("helm") / "helm"
 
     def run(*words: str) -> str:
-        command = [f"{folder}/helm", "--kubeconfig", str(cluster.kubeconfig), "--namespace", SYSTEM, *words]
+        command = [str(program), "--kubeconfig", str(cluster.kubeconfig), "--namespace", SYSTEM, *words]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=180)
         assert answer.returncode == 0, f"{' '.join(words)}: {answer.stderr}"
         return answer.stdout

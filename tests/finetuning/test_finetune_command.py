@@ -115,6 +115,15 @@ def test_questions_get_long_rows_and_smaller_passes(tmp_path: Path, weights: Pat
     assert (stage.sequence_length, stage.doc_stride, stage.micro_batch_size) == (384, 128, 10)
 
 
+@pytest.mark.parametrize(("task", "positions", "expected"), [("mrpc", 64, 64), ("mrpc", 200, 128), ("squad", 200, 200)])
+def test_rows_are_no_longer_than_the_model_has_positions_for(
+    tmp_path: Path, weights: Path, task: str, positions: int, expected: int
+) -> None:
+    (weights / "config.json").write_text(json.dumps({**SIZES, "max_position_embeddings": positions}))
+    stage = stage_of(configure("--task", task, "--data", tmp_path, "--model", weights))
+    assert stage.sequence_length == expected
+
+
 def test_a_table_of_one_s_own_has_named_columns(tables: tuple[str, ...], weights: Path) -> None:
     columns = ("--text", "body", "--text-pair", "reply", "--label", "mood", "--id", "number")
     config = configure(

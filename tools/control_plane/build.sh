@@ -4,7 +4,7 @@
 #   tools/control_plane/build.sh etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator
 #   tools/control_plane/build.sh kubelet kube-proxy coredns kubectl     # what a node needs besides containerd
 #   tools/control_plane/build.sh helm kustomize kubeconform     # what checks deploy/ and charts/
-#   tools/control_plane/build.sh kueue     # with its manifests
+#   tools/control_plane/build.sh kueue scheduler-plugins     # with their manifests
 #   tools/control_plane/build.sh gitops     # ours, of kstatus' parts and Argo CD's interpreter: what they make of objects
 #   tools/control_plane/build.sh cpusets     # ours, of kubelet's parts: which CPUs pods would get (node/cpusets)
 #
@@ -17,13 +17,13 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PROGRAMS="etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator kubelet kube-proxy coredns"
-PROGRAMS+=" kubectl helm kustomize kubeconform cpusets gitops kueue"
+PROGRAMS+=" kubectl helm kustomize kubeconform cpusets gitops kueue scheduler-plugins"
 
 . "$here/go.sh"
 
 module_of() {
     case $1 in
-        etcd | mpi-operator | coredns | kubectl | helm | kustomize | kubeconform | gitops | kueue) echo "$1" ;;
+        etcd | mpi-operator | coredns | kubectl | helm | kustomize | kubeconform | gitops | kueue | scheduler-plugins) echo "$1" ;;
         kubelet | kube-proxy | cpusets) echo node ;;
         kube-apiserver) echo "kubernetes$([ "${BERT_TEST_KUBERNETES:-}" != oldest ] || echo -oldest)" ;;
         kube-*) echo kubernetes ;;
@@ -35,6 +35,7 @@ package_of() {
         etcd) echo go.etcd.io/etcd/server/v3 ;;
         mpi-operator) echo github.com/kubeflow/mpi-operator/cmd/mpi-operator ;;
         kueue) echo sigs.k8s.io/kueue/cmd/kueue ;;
+        scheduler-plugins) echo sigs.k8s.io/scheduler-plugins/cmd/scheduler ;;
         coredns) echo github.com/coredns/coredns ;;
         helm) echo helm.sh/helm/v3/cmd/helm ;;
         kustomize) echo sigs.k8s.io/kustomize/kustomize/v5 ;;
@@ -72,7 +73,7 @@ own_sources() { # of a program that is ours; nothing for the others
     esac
 }
 
-has_manifests() { [[ $1 == mpi-operator || $1 == kueue ]]; }
+has_manifests() { [[ $1 == mpi-operator || $1 == kueue || $1 == scheduler-plugins ]]; }
 
 # A program's folder. KUBEBUILDER_ASSETS wins with what it has, except for programs whose manifests we need too.
 source_of() {
@@ -86,7 +87,7 @@ source_of() {
 # What a build usually takes on two cores, with what it downloads.
 minutes_of() {
     case $1 in
-        kube-apiserver | kueue) echo "4 minutes" ;;
+        kube-apiserver | kueue | scheduler-plugins) echo "4 minutes" ;;
         etcd | kube-controller-manager | mpi-operator | coredns | kubectl | helm) echo "2 minutes" ;;
         *) echo "1 minute" ;;
     esac
@@ -119,12 +120,16 @@ build_helm() {
     compile "$part" helm "$here/helm" "$flags"
 }
 
+released_folder() { # of a module that the go.mod of a folder pins
+    (cd "$here/$1" && GOFLAGS=-mod=readonly GOWORK=off GOTOOLCHAIN=local "$go" mod download -json "$2") |
+        sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'
+}
+
 # build_changed PROGRAM PART MODULE FILE FROM TO MANIFESTS: the release with one line changed, and the manifests that
 # come with this very version.
 build_changed() {
     local program=$1 part=$2 module=$3 changed=$4 from=$5 to=$6 manifests=$7 released
-    released=$(cd "$here/$program" && GOFLAGS=-mod=readonly GOWORK=off GOTOOLCHAIN=local "$go" mod download -json "$module" |
-        sed -n 's/^\t"Dir": "\(.*\)",$/\1/p') && [ -d "$released" ] || return 1
+    released=$(released_folder "$program" "$module") && [ -d "$released" ] || return 1
     mkdir "$part/build"
     cp -r "$released" "$part/build/released" && cp -r "$here/$program" "$part/build/module" &&
         chmod -R u+w "$part/build" || return 1
@@ -151,6 +156,13 @@ build_kueue() {
         'metricsCertPath := "/etc/kueue/metrics/certs"' "metricsCertPath := cfg.Webhook.CertDir" config/components
 }
 
+build_scheduler_plugins() {
+    local part=$1 released
+    released=$(released_folder scheduler-plugins sigs.k8s.io/scheduler-plugins) && [ -d "$released" ] || return 1
+    compile "$part" scheduler-plugins "$here/scheduler-plugins" "-s -w" || return 1
+    cp -r "$released/manifests/coscheduling" "$part/manifests" && chmod -R u+w "$part/manifests"
+}
+
 build() {
     local program=$1 folder=$2 started=$SECONDS
     say "building $program, usually $(minutes_of "$program")"
@@ -162,6 +174,7 @@ build() {
         helm) build_helm "$program" "$folder.part" ;;
         mpi-operator) build_mpi_operator "$folder.part" ;;
         kueue) build_kueue "$folder.part" ;;
+        scheduler-plugins) build_scheduler_plugins "$folder.part" ;;
         kube*) build_kubernetes "$program" "$folder.part" ;;
     esac || die "building $program failed; what Go said is above"
     mv "$folder.part" "$folder"

@@ -52,6 +52,7 @@ class ControlPlane:
         *,
         definitions: Iterable[dict[str, Any]] = (),
         audited_users: Sequence[str] = (),
+        gang_scheduler: str = "",
     ) -> None:
         """Prepare it.
 
@@ -61,12 +62,15 @@ class ControlPlane:
             definitions: CustomResourceDefinitions that are there before the controllers are: the garbage collector
                 looks for new ones every half minute only.
             audited_users: Whose requests ``audit_log`` lists.
+            gang_scheduler: The scheduler for whose PodGroups mpi-operator is started (``--gang-scheduling``); their
+                definition has to be among ``definitions``.
         """
         unknown = set(start) - set(PROGRAMS)
         assert not unknown, f"start: got {sorted(unknown)}; allowed: {', '.join(PROGRAMS)}"
         # The newest scheduler waits for resources that the oldest supported API server does not have.
         self._start = set(start) - ({"kube-scheduler"} if is_oldest() else set())
         self._definitions, self._audited_users = tuple(definitions), tuple(audited_users)
+        self._gang_scheduler = gang_scheduler
         self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="control-plane-")
         self.folder = folder or Path(self._temporary.name if self._temporary else "")
         self._ports = dict(zip((*PROGRAMS[:4], "etcd peer"), free_ports(5), strict=True))
@@ -174,9 +178,10 @@ class ControlPlane:
             "kube-controller-manager", self.controller_manager_arguments(), "https", "/healthz"
         )
         self.scheduler = self._part("kube-scheduler", self.arguments("kube-scheduler"))
+        gangs = [f"-gang-scheduling={self._gang_scheduler}"] if self._gang_scheduler else []
         self.mpi_operator = Component(
             "mpi-operator",
-            [str(self._programs / "mpi-operator"), *self.arguments("mpi-operator")],
+            [str(self._programs / "mpi-operator"), *self.arguments("mpi-operator"), *gangs],
             folder / "mpi-operator.log",
             self._mpi_operator_leads,
             environment={"KUBECONFIG": ""},  # it would win over the argument
@@ -254,9 +259,13 @@ def is_oldest() -> bool:
     return os.environ.get("BERT_TEST_KUBERNETES") == "oldest"
 
 
-def built_programs() -> Path:
-    """Return the folder with all programs, built before if they are not in the cache."""
-    answer = subprocess.run([str(BUILD), *PROGRAMS], stdout=subprocess.PIPE, text=True)
+def built_programs(*names: str) -> Path:
+    """Return a folder with these programs (and their manifests), built before if they are not in the cache.
+
+    Args:
+        names: As tools/control_plane/build.sh takes them; none: those of a control plane.
+    """
+    answer = subprocess.run([str(BUILD), *(names or PROGRAMS)], stdout=subprocess.PIPE, text=True)
     assert answer.returncode == 0, f"{BUILD} failed; what it printed to standard error says why"
     return Path(answer.stdout.strip())
 

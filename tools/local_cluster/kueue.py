@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from component import Component, free_ports
-from control_plane import BUILD, ControlPlane, answers, load_documents, namespace_of
+from control_plane import ControlPlane, answers, built_programs, load_documents, namespace_of
 
 NAMESPACE = "kueue-system"
 ACCOUNT = "kueue-controller-manager"
@@ -56,7 +55,7 @@ class Kueue(Component):
         self._control_plane, self._api = control_plane, control_plane.api
         self.folder = control_plane.folder / "kueue"
         self.folder.mkdir(exist_ok=True)
-        programs = built_kueue()
+        programs = built_programs("kueue")
         self._manifests = programs / "kueue-manifests"
         self._host = urlsplit(control_plane.url).hostname or ""
         self._webhook_port, health_port, metrics_port = free_ports(3)
@@ -146,13 +145,6 @@ class Kueue(Component):
     def _reached_at(self, path: str) -> Json:
         bundle = base64.b64encode(self._control_plane.ca_file.read_bytes()).decode()
         return {"url": f"https://{self._host}:{self._webhook_port}{path}", "caBundle": bundle}
-
-
-def built_kueue() -> Path:
-    """Return the folder with program and manifests, built before if it is not in the cache."""
-    answer = subprocess.run([str(BUILD), "kueue"], stdout=subprocess.PIPE, text=True)
-    assert answer.returncode == 0, f"{BUILD} failed; what it printed to standard error says why"
-    return Path(answer.stdout.strip())
 
 
 # What administrators make, as documents.

@@ -20,7 +20,7 @@ import psutil
 
 from cluster_api import Api, wait_until
 from component import Component, free_ports
-from control_plane import BUILD, CONFIGURATION, ControlPlane, fill, fill_documents
+from control_plane import BUILD, CONFIGURATION, ControlPlane, built_programs, fill, fill_documents
 from image_layout import ImageLayout
 from nfs_stand_in import NfsStandIn
 
@@ -65,8 +65,7 @@ class Cluster(ControlPlane):
         assert not missing, missing
         # People have kubectl; a bare machine gets the one of the release.
         own = () if shutil.which("kubectl") else ("kubectl",)
-        answer = subprocess.run([str(BUILD), *NODE_PROGRAMS, *own], stdout=subprocess.PIPE, text=True, check=True)
-        self._node_programs = Path(answer.stdout.strip())
+        self._node_programs = built_programs(*NODE_PROGRAMS, *own)
         self.kubectl = shutil.which("kubectl") or str(self._node_programs / "kubectl")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._forwarded = FORWARDING.read_text()

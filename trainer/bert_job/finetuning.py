@@ -115,8 +115,8 @@ class FinetuneSpec(Section):
     more, as with a model of another language, the stage fails before its first step. 1: any. Empty: 0.1."""
     sequence_length: Tokens | None = None
     """Maximum number of tokens of a row, [CLS] and [SEP] included. Shorter rows cost less: nothing is padded. The
-    longer text of a pair is cut first; a context of spans is split into windows. Empty: 128; 384 for squad and spans,
-    as published."""
+    longer text of a pair is cut first; a context of spans is split into windows. Empty: 128, or 384 for squad and spans,
+    as published; all that the model has positions for, if those are fewer."""
     doc_stride: Annotated[int, Field(ge=1, le=4096)] = 128
     """For squad and spans: tokens from the start of one window of a context to that of the next, at most a whole
     window, so that none is left out. Default: 128, as published."""
@@ -173,7 +173,7 @@ class FinetuneSpec(Section):
     """End a run that no longer improves. Empty: every run takes all its epochs."""
 
 
-def resolve_length(stage: FinetuneSpec) -> int:
-    """Return the maximum tokens of a row, given or by the task's default."""
+def resolve_length(stage: FinetuneSpec, positions: int) -> int:
+    """Return the maximum tokens of a row, given or by the task's default, for a model with so many positions."""
     default = DEFAULT_SPAN_LENGTH if stage.task in SPAN_TASKS else DEFAULT_LENGTH
-    return stage.sequence_length or default
+    return stage.sequence_length or min(default, positions)

@@ -76,24 +76,28 @@ def resolve_run(
     spec = optimizers.name_optimizer(spec)
     start = spec.initial_checkpoint
     settings = {name: getattr(spec, name) for name in RunSettings.model_fields}
+    model = placed.get("model") or resolve_model(spec.model, place)
     resolved = {
         "contract_version": CONTRACT_VERSION,
         "collectives": spec.collectives or "horovod",
-        "model": placed.get("model") or resolve_model(spec.model, place),
+        "model": model,
         "optimizer": OptimizerConfig(**dict(spec.optimizer)),
         "initial_checkpoint": None if start is None else InitialCheckpoint(**_with(start, {"path": place(start.path)})),
-        "stages": resolve_stages(spec, place, num_processes=num_processes),
+        "stages": resolve_stages(spec, place, model.max_position_embeddings, num_processes=num_processes),
         "checkpoint": resolve_checkpoint(spec.checkpoint, delete_after_success=delete_checkpoints),
     }
     return RunConfig(**{**settings, **resolved, **placed})
 
 
-def resolve_stages(spec: TrainingSpec, place: Place, *, num_processes: int | None = None) -> tuple[Stage, ...]:
+def resolve_stages(
+    spec: TrainingSpec, place: Place, positions: int, *, num_processes: int | None = None
+) -> tuple[Stage, ...]:
     """Return the stages of a valid job.
 
     Args:
         spec: The job's.
         place: Resolves relative data paths.
+        positions: Of the model; of one in a file the default, which is no less than the lengths that depend on it.
         num_processes: Per worker that prepares data; None: one per core.
     """
     found: list[Stage] = []
@@ -108,7 +112,7 @@ def resolve_stages(spec: TrainingSpec, place: Place, *, num_processes: int | Non
             assert trained is not None, "a valid job trains before it evaluates"
             found.append(_evaluate(stage.name, stage.evaluate, trained, spec, place))
         elif stage.finetune is not None:
-            found.append(_finetune(stage.name, stage.finetune, spec, place))
+            found.append(_finetune(stage.name, stage.finetune, spec, place, positions))
         else:
             assert stage.export is not None, "a valid stage has a kind"
             found.append(ExportStage(name=stage.name, **_fields(stage.export)))
@@ -222,8 +226,10 @@ def _evaluate(
     return EvaluateStage(name=name, **_with(evaluate, changed))
 
 
-def _finetune(name: str, finetune: FinetuneSpec, spec: TrainingSpec, place: Place) -> FinetuneStage:
-    length = resolve_length(finetune)
+def _finetune(
+    name: str, finetune: FinetuneSpec, spec: TrainingSpec, place: Place, positions: int
+) -> FinetuneStage:
+    length = resolve_length(finetune, positions)
     alone = not finetune.synchronize_gradients
     data = finetune.data
     places = {path: place(getattr(data, path)) for path in ("folder", "train", "validation", "test")}

@@ -265,7 +265,11 @@ def _shrink_model(edit: _Edit, spec: JobSpec, here: SmallJobTarget) -> None:
     part.put("architecture", value="distilbert" if architecture == "distilbert" else None)
     lengths = [stage.pretrain.sequence_length for stage in spec.stages if stage.pretrain is not None]
     lengths += [stage.evaluate.sequence_length or 0 for stage in spec.stages if stage.evaluate is not None]
-    lengths += [resolve_length(stage.finetune) for stage in spec.stages if stage.finetune is not None]
+    lengths += [
+        resolve_length(stage.finetune, model.max_position_embeddings)
+        for stage in spec.stages
+        if stage.finetune is not None
+    ]
     if model.config_file is not None and max(lengths, default=0) > _POSITIONS:
         part.put("maxPositionEmbeddings", value=max(lengths))
     _drop_weights(edit, spec, here, is_as_small=False)

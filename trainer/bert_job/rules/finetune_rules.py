@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pydantic.alias_generators import to_camel
 
 from bert_job.finetuning import (
-    DEFAULT_LENGTH,
     DEFAULT_SPAN_LENGTH,
     FinetuneSpec,
     TaskDataSpec,
@@ -147,9 +146,8 @@ def name_is_free(view: StageView) -> Iterator[Violation]:
         TrainingSpec,
         # The positions of a model in a file are known when the run starts.
         "has(self.model.configFile) || self.stages.all(stage, !has(stage.finetune) || "
-        "(has(stage.finetune.sequenceLength) ? stage.finetune.sequenceLength : "
-        f"(stage.finetune.task in {_words(SPAN_TASKS)} ? {DEFAULT_SPAN_LENGTH} : {DEFAULT_LENGTH})) "
-        "<= self.model.maxPositionEmbeddings)",
+        "!has(stage.finetune.sequenceLength) || "
+        "stage.finetune.sequenceLength <= self.model.maxPositionEmbeddings)",
         subject="stages[].finetune.sequenceLength",
     ),
     allowed="at most model.maxPositionEmbeddings",
@@ -160,11 +158,9 @@ def rows_fit_model(view: StageView) -> Iterator[Violation]:
     stage, model = view.stage.finetune, view.spec.model
     if stage is None or model.config_file is not None:
         return
-    length, longest = resolve_length(stage), model.max_position_embeddings
-    if length > longest:
-        got = str(length) if stage.sequence_length else f"{ABSENT}, which is {length} for {stage.task}"
-        at_most = f"at most model.maxPositionEmbeddings {longest}"
-        yield Violation("finetune.sequenceLength", got, allowed=at_most)
+    length, longest = stage.sequence_length, model.max_position_embeddings
+    if length is not None and length > longest:
+        yield Violation("finetune.sequenceLength", str(length), allowed=f"at most model.maxPositionEmbeddings {longest}")
 
 
 @rule(
@@ -216,10 +212,12 @@ def metric_is_of_task(view: StageView) -> Iterator[Violation]:
 
 @rule(
     Cel(
-        FinetuneSpec,
-        f"!({_IS_SPANS}) || self.maxQueryLength < (has(self.sequenceLength) ? self.sequenceLength : "
-        f"{DEFAULT_SPAN_LENGTH}) - {SPECIAL_TOKENS}",
-        "maxQueryLength",
+        TrainingSpec,
+        f"self.stages.all(stage, !has(stage.finetune) || !(stage.finetune.task in {_words(SPAN_TASKS)}) || "
+        "stage.finetune.maxQueryLength < (has(stage.finetune.sequenceLength) ? stage.finetune.sequenceLength : "
+        f"self.model.maxPositionEmbeddings < {DEFAULT_SPAN_LENGTH} ? self.model.maxPositionEmbeddings : "
+        f"{DEFAULT_SPAN_LENGTH}) - {SPECIAL_TOKENS})",
+        subject="stages[].finetune.maxQueryLength",
     ),
     allowed="less than sequenceLength without [CLS] and two [SEP], so that a row has room for a context",
     next_step="lower it, or raise sequenceLength",
@@ -229,7 +227,7 @@ def questions_leave_room(view: StageView) -> Iterator[Violation]:
     stage = view.stage.finetune
     if stage is None or stage.task not in SPAN_TASKS:
         return
-    room = resolve_length(stage) - SPECIAL_TOKENS
+    room = resolve_length(stage, view.spec.model.max_position_embeddings) - SPECIAL_TOKENS
     if stage.max_query_length >= room:
         less = f"less than {room}: sequenceLength {room + SPECIAL_TOKENS} without [CLS] and two [SEP]"
         yield Violation("finetune.maxQueryLength", str(stage.max_query_length), allowed=less)
