@@ -87,6 +87,9 @@ RECIPES = {
     ("16-azure-cola/large", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
     ("16-azure-cola/base", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
     ("16-azure-cola/distilbert", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
+    ("16-azure-cola/large-vanilla", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
+    ("16-azure-cola/base-vanilla", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
+    ("16-azure-cola/distilbert-vanilla", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
     ("17-intel-tensorflow/single-node", "xeon-nfs"): Pods(
         *(1, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET), mounts=TF_MOUNTS, groups=(54400,)
     ),

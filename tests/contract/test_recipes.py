@@ -284,6 +284,9 @@ def test_squad_is_trained_by_intel_s_numbers() -> None:
     assert (stage.learning_rate_scaling, stage.synchronize_gradients) == ("none", True)
 
 
+AZURE_MODELS = {"large": ("bert", 24), "base": ("bert", 12), "distilbert": ("distilbert", 6)}
+
+
 @pytest.mark.parametrize(
     ("name", "micro_batch_size", "accumulation", "rows", "partitioning", "steps_per_epoch", "rates"),
     [
@@ -292,6 +295,10 @@ def test_squad_is_trained_by_intel_s_numbers() -> None:
         # Shorter than the warm-up, whose peak the rate never reaches.
         ("base", 532, 1, 8512, "none", 2, {0: 6e-8, 49: 3e-6, 99: 6e-6, 149: 9e-6, 199: 1.2e-5}),
         ("distilbert", 512, 2, 16_384, "none", 1, {0: 6e-8, 24: 1.5e-6, 49: 3e-6, 74: 4.5e-6, 99: 6e-6}),
+        # Without DeepSpeed. BERT-base's run ends with its warm-up.
+        ("large-vanilla", 64, 1, 1024, "none", 9, {0: 6e-8, 99: 6e-6, 499: 3e-5, 699: 1.5e-5, 899: 0.0}),
+        ("base-vanilla", 128, 1, 2048, "none", 5, {0: 6e-8, 99: 6e-6, 199: 1.2e-5, 299: 1.8e-5, 499: 3e-5}),
+        ("distilbert-vanilla", 256, 1, 4096, "none", 3, {0: 6e-8, 74: 4.5e-6, 149: 9e-6, 224: 1.35e-5, 299: 1.8e-5}),
     ],
 )
 def test_azure_s_numbers_are_those_of_its_three_models(
@@ -307,6 +314,7 @@ def test_azure_s_numbers_are_those_of_its_three_models(
     stage = finetune_stage(config)
     assert (config.world.ranks, config.world.hosts, config.precision) == (16, 2, "fp16")
     assert (stage.task, stage.start_from, config.initial_checkpoint) == ("cola", "random", None)
+    assert (config.model.architecture, config.model.num_hidden_layers) == AZURE_MODELS[name.removesuffix("-vanilla")]
     assert rows == micro_batch_size * accumulation * 16
     assert (stage.global_batch_size, stage.micro_batch_size) == (rows, micro_batch_size)
     assert num_micro_batches(stage.global_batch_size, stage.micro_batch_size, 16) == accumulation * 16
