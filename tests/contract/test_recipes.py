@@ -112,6 +112,7 @@ RECIPES: dict[str, tuple[int, int, tuple[str, tuple[Any, ...]], tuple[Phase, ...
     "11-onnx-runtime": (1, 4, ORT, (nvidia_1(16_320, 340, 48, 65_280), nvidia_2(8160, 1020, 8, 32_640))),
     "12-intel-pytorch/8-nodes-1-rank": (8, 1, INTEL, (intel(128, 56), intel(512, 56, "reset"))),
     "12-intel-pytorch/8-nodes-2-ranks": (8, 2, INTEL, (intel(128, 28), intel(512, 28, "reset"))),
+    "12-intel-pytorch/8-nodes-4-ranks": (8, 4, INTEL, (intel(128, 14), intel(512, 14, "reset"))),
     "12-intel-pytorch/16-nodes-1-rank": (16, 1, INTEL, (intel(128, 28), intel(512, 28, "reset"))),
     "12-intel-pytorch/16-nodes-2-ranks": (16, 2, INTEL, (intel(128, 14), intel(512, 14, "reset"))),
     "12-intel-pytorch/phase2": (8, 2, INTEL, (intel(512, 28),)),
@@ -189,8 +190,8 @@ def test_intel_s_phases_train_on_parts_of_their_own_and_are_measured_on_neither(
 @pytest.mark.parametrize("example", [name for name in RECIPES if name.startswith("12-intel")])
 def test_intel_s_ranks_are_bound_with_its_libraries_where_no_profile_says_so(example: str) -> None:
     cpu = parse_job(read_example(example)).spec.cpu
-    place = ("core", None) if RECIPES[example][1] == 1 else ("socket", 2)
-    assert (cpu.pinning, cpu.sockets, cpu.allocator, cpu.openmp) == (*place, "jemalloc", "intel")
+    place = {1: ("core", None, None), 2: ("socket", 2, None), 4: ("numa", None, 4)}[RECIPES[example][1]]
+    assert (cpu.pinning, cpu.sockets, cpu.numa_nodes, cpu.allocator, cpu.openmp) == (*place, "jemalloc", "intel")
 
 
 @pytest.mark.parametrize(
