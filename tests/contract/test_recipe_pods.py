@@ -90,6 +90,12 @@ RECIPES = {
     ("12-intel-pytorch/phase2", "xeon-nfs"): Pods(8, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET),
     ("13-mlperf", "gpu-nfs"): Pods(1, 8, GPU_NFS, NCCL),
     ("14-intel-mrpc", "xeon-nfs"): Pods(1, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET),
+    ("14-intel-mrpc/fp32-single-node", "xeon-nfs"): Pods(
+        1, 1, WHOLE_NODE, BOUND | {"OMP_NUM_THREADS": "54"}, BY_NODE, mounts=TF_MOUNTS
+    ),
+    ("14-intel-mrpc/fp32-multi-node", "xeon-nfs"): Pods(
+        2, 1, WHOLE_NODE, XEON | {"OMP_NUM_THREADS": "54"}, mounts=TF_MOUNTS
+    ),
     ("15-squad", "xeon-nfs"): Pods(1, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET),
     ("16-azure-cola/large", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
     ("16-azure-cola/base", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),

@@ -20,6 +20,7 @@ from bert_operator.render.run_config import render_run_config
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.training.data_loader import num_micro_batches
+from bert_trainer.training.finetuning.task_learner import scaled_schedule
 from examples import list_examples, read_example
 
 # Manifests whose whole resolved configuration is a golden file: one of every recipe. The others differ from it in what
@@ -200,6 +201,8 @@ def test_intel_s_ranks_are_bound_with_its_libraries_where_no_profile_says_so(exa
         ("12-intel-pytorch/phase2", "checkpoint_phase1_dir", "huggingface"),
         ("13-mlperf", "mlperf", "tensorflow"),
         ("14-intel-mrpc", "uncased_L-12_H-768_A-12", "tensorflow"),
+        ("14-intel-mrpc/fp32-single-node", "bert_official/MRPC", "tensorflow"),
+        ("14-intel-mrpc/fp32-multi-node", "bert_official/MRPC", "tensorflow"),
         ("15-squad", "wwm_uncased_L-24_H-1024_A-16", "tensorflow"),
         ("17-intel-tensorflow/single-node", "wwm_uncased_L-24_H-1024_A-16", "tensorflow"),
         ("17-intel-tensorflow/multi-node", "wwm_uncased_L-24_H-1024_A-16", "tensorflow"),
@@ -260,20 +263,29 @@ def finetune_stage(config: RunConfig) -> FinetuneStage:
     return stage
 
 
-def test_intel_s_two_processes_keep_their_learning_rate_and_their_own_models() -> None:
-    config = parse_run_config(resolve("14-intel-mrpc"))
+@pytest.mark.parametrize(
+    ("example", "hosts", "ranks", "precision", "folder", "epochs", "rate"),
+    [
+        ("14-intel-mrpc", 1, 2, "bf16", "glue/MRPC", 3, 2.828427e-5),
+        ("14-intel-mrpc/fp32-single-node", 1, 1, "fp32", "bert_official/MRPC", 30, 2e-5),
+        ("14-intel-mrpc/fp32-multi-node", 2, 2, "fp32", "bert_official/MRPC", 30, 2.828427e-5),
+    ],
+)
+def test_intel_s_processes_scale_their_learning_rate_and_keep_their_own_models(
+    example: str, hosts: int, ranks: int, precision: str, folder: str, epochs: int, rate: float
+) -> None:
+    config = parse_run_config(resolve(example))
     stage = finetune_stage(config)
-    assert (config.world.ranks, config.precision) == (2, "bf16")
-    # The script multiplies 2e-5 by the square root of its two processes, whose gradients it does not synchronize.
+    assert (config.world.hosts, config.world.ranks, config.precision) == (hosts, ranks, precision)
+    # The script multiplies 2e-5 by the square root of its processes, whose gradients it does not synchronize.
     assert (stage.learning_rate, stage.learning_rate_scaling) == (2e-5, "sqrtRanks")
+    assert scaled_schedule(stage, config.world.ranks).learning_rate == pytest.approx(rate)
     assert (stage.synchronize_gradients, stage.global_batch_size) == (False, 32)
-    assert (stage.task, stage.epochs, stage.sequence_length) == ("mrpc", 3, 128)
-    assert (stage.warmup.proportion, stage.decay, stage.after_warmup) == (
-        0.1,
-        "linear",
-        "published",
-    )
-    assert (stage.optimizer.epsilon, stage.optimizer.bias_correction) == (1e-6, False)
+    assert (stage.task, stage.data.folder, stage.lower_case) == ("mrpc", folder, True)
+    assert (stage.epochs, stage.sequence_length) == (epochs, 128)
+    assert (stage.warmup.proportion, stage.decay, stage.after_warmup) == (0.1, "linear", "published")
+    optimizer = stage.optimizer
+    assert (optimizer.name, optimizer.epsilon, optimizer.bias_correction) == ("adamw", 1e-6, False)
 
 
 def test_squad_is_trained_by_intel_s_numbers() -> None:
