@@ -33,6 +33,9 @@ INFINIBAND = {"NCCL_IB_HCA": "mlx5", "NCCL_IB_PCI_RELAXED_ORDERING": "1", "NCCL_
 # The cores of a socket are the overlay's, which administrators edit; a rank on a whole node says them itself.
 NODE = settings_of("xeon-nfs").profiles["xeon-nfs"]["cpu"]
 CORES, THREADS = NODE["coresPerRank"], NODE.get("threadsPerCore", 1)
+NUMA_NODE = settings_of("xeon-nfs").profiles["xeon-numa-nfs"]["cpu"]
+NUMA_CORES = NUMA_NODE["coresPerRank"]
+BY_NUMA_NODE = f"--bind numa --ranks-per-place 1 --cores-per-rank {NUMA_CORES}"
 BY_SOCKET = f"--bind socket --ranks-per-place 1 --cores-per-rank {CORES}"
 BY_NODE = "--bind core --ranks-per-place 1 --cores-per-rank 54"
 ON_CLAIM = {"/mnt/bert": ("bert", False), "/mnt/data": ("bert", True)}
@@ -60,6 +63,7 @@ ND_SERIES = {"cpu": "88", "memory": "800Gi", "nvidia.com/gpu": "8", "rdma/shared
 BLOB = {"cpu": "48", "memory": "300Gi", "ephemeral-storage": "200Gi", "nvidia.com/gpu": "4"}
 TWO_SOCKETS = {"cpu": str(2 * CORES * THREADS), "memory": "200Gi"}
 ON_SOCKET = BOUND | {"OMP_NUM_THREADS": str(CORES)}
+FOUR_NUMA_NODES = {"cpu": str(4 * NUMA_CORES * NUMA_NODE.get("threadsPerCore", 1)), "memory": "200Gi"}
 WHOLE_NODE = {"cpu": str(54 * THREADS), "memory": "200Gi"}
 TF_MOUNTS = {"/tmp/output": ("bert", False), "/tf_dataset": ("bert", True)}
 NCCL = {"NCCL_SOCKET_IFNAME": "eth0"}
@@ -76,6 +80,9 @@ RECIPES = {
     ),
     ("12-intel-pytorch/8-nodes-1-rank", "xeon-nfs"): Pods(8, 1, WHOLE_NODE, BOUND | {"OMP_NUM_THREADS": "54"}, BY_NODE),
     ("12-intel-pytorch/8-nodes-2-ranks", "xeon-nfs"): Pods(8, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET),
+    ("12-intel-pytorch/8-nodes-4-ranks", "xeon-nfs"): Pods(
+        8, 4, FOUR_NUMA_NODES, BOUND | {"OMP_NUM_THREADS": str(NUMA_CORES)}, BY_NUMA_NODE
+    ),
     ("12-intel-pytorch/16-nodes-1-rank", "xeon-nfs"): Pods(
         16, 1, WHOLE_NODE, BOUND | {"OMP_NUM_THREADS": "54"}, BY_NODE
     ),
@@ -83,10 +90,19 @@ RECIPES = {
     ("12-intel-pytorch/phase2", "xeon-nfs"): Pods(8, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET),
     ("13-mlperf", "gpu-nfs"): Pods(1, 8, GPU_NFS, NCCL),
     ("14-intel-mrpc", "xeon-nfs"): Pods(1, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET),
+    ("14-intel-mrpc/fp32-single-node", "xeon-nfs"): Pods(
+        1, 1, WHOLE_NODE, BOUND | {"OMP_NUM_THREADS": "54"}, BY_NODE, mounts=TF_MOUNTS
+    ),
+    ("14-intel-mrpc/fp32-multi-node", "xeon-nfs"): Pods(
+        2, 1, WHOLE_NODE, XEON | {"OMP_NUM_THREADS": "54"}, mounts=TF_MOUNTS
+    ),
     ("15-squad", "xeon-nfs"): Pods(1, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET),
     ("16-azure-cola/large", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
     ("16-azure-cola/base", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
     ("16-azure-cola/distilbert", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
+    ("16-azure-cola/large-vanilla", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
+    ("16-azure-cola/base-vanilla", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
+    ("16-azure-cola/distilbert-vanilla", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
     ("17-intel-tensorflow/single-node", "xeon-nfs"): Pods(
         *(1, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET), mounts=TF_MOUNTS, groups=(54400,)
     ),

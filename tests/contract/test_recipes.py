@@ -20,6 +20,7 @@ from bert_operator.render.run_config import render_run_config
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.training.data_loader import num_micro_batches
+from bert_trainer.training.finetuning.task_learner import scaled_schedule
 from examples import list_examples, read_example
 
 # Manifests whose whole resolved configuration is a golden file: one of every recipe. The others differ from it in what
@@ -112,6 +113,7 @@ RECIPES: dict[str, tuple[int, int, tuple[str, tuple[Any, ...]], tuple[Phase, ...
     "11-onnx-runtime": (1, 4, ORT, (nvidia_1(16_320, 340, 48, 65_280), nvidia_2(8160, 1020, 8, 32_640))),
     "12-intel-pytorch/8-nodes-1-rank": (8, 1, INTEL, (intel(128, 56), intel(512, 56, "reset"))),
     "12-intel-pytorch/8-nodes-2-ranks": (8, 2, INTEL, (intel(128, 28), intel(512, 28, "reset"))),
+    "12-intel-pytorch/8-nodes-4-ranks": (8, 4, INTEL, (intel(128, 14), intel(512, 14, "reset"))),
     "12-intel-pytorch/16-nodes-1-rank": (16, 1, INTEL, (intel(128, 28), intel(512, 28, "reset"))),
     "12-intel-pytorch/16-nodes-2-ranks": (16, 2, INTEL, (intel(128, 14), intel(512, 14, "reset"))),
     "12-intel-pytorch/phase2": (8, 2, INTEL, (intel(512, 28),)),
@@ -189,8 +191,8 @@ def test_intel_s_phases_train_on_parts_of_their_own_and_are_measured_on_neither(
 @pytest.mark.parametrize("example", [name for name in RECIPES if name.startswith("12-intel")])
 def test_intel_s_ranks_are_bound_with_its_libraries_where_no_profile_says_so(example: str) -> None:
     cpu = parse_job(read_example(example)).spec.cpu
-    place = ("core", None) if RECIPES[example][1] == 1 else ("socket", 2)
-    assert (cpu.pinning, cpu.sockets, cpu.allocator, cpu.openmp) == (*place, "jemalloc", "intel")
+    place = {1: ("core", None, None), 2: ("socket", 2, None), 4: ("numa", None, 4)}[RECIPES[example][1]]
+    assert (cpu.pinning, cpu.sockets, cpu.numa_nodes, cpu.allocator, cpu.openmp) == (*place, "jemalloc", "intel")
 
 
 @pytest.mark.parametrize(
@@ -199,6 +201,8 @@ def test_intel_s_ranks_are_bound_with_its_libraries_where_no_profile_says_so(exa
         ("12-intel-pytorch/phase2", "checkpoint_phase1_dir", "huggingface"),
         ("13-mlperf", "mlperf", "tensorflow"),
         ("14-intel-mrpc", "uncased_L-12_H-768_A-12", "tensorflow"),
+        ("14-intel-mrpc/fp32-single-node", "bert_official/MRPC", "tensorflow"),
+        ("14-intel-mrpc/fp32-multi-node", "bert_official/MRPC", "tensorflow"),
         ("15-squad", "wwm_uncased_L-24_H-1024_A-16", "tensorflow"),
         ("17-intel-tensorflow/single-node", "wwm_uncased_L-24_H-1024_A-16", "tensorflow"),
         ("17-intel-tensorflow/multi-node", "wwm_uncased_L-24_H-1024_A-16", "tensorflow"),
@@ -259,20 +263,29 @@ def finetune_stage(config: RunConfig) -> FinetuneStage:
     return stage
 
 
-def test_intel_s_two_processes_keep_their_learning_rate_and_their_own_models() -> None:
-    config = parse_run_config(resolve("14-intel-mrpc"))
+@pytest.mark.parametrize(
+    ("example", "hosts", "ranks", "precision", "folder", "epochs", "rate"),
+    [
+        ("14-intel-mrpc", 1, 2, "bf16", "glue/MRPC", 3, 2.828427e-5),
+        ("14-intel-mrpc/fp32-single-node", 1, 1, "fp32", "bert_official/MRPC", 30, 2e-5),
+        ("14-intel-mrpc/fp32-multi-node", 2, 2, "fp32", "bert_official/MRPC", 30, 2.828427e-5),
+    ],
+)
+def test_intel_s_processes_scale_their_learning_rate_and_keep_their_own_models(
+    example: str, hosts: int, ranks: int, precision: str, folder: str, epochs: int, rate: float
+) -> None:
+    config = parse_run_config(resolve(example))
     stage = finetune_stage(config)
-    assert (config.world.ranks, config.precision) == (2, "bf16")
-    # The script multiplies 2e-5 by the square root of its two processes, whose gradients it does not synchronize.
+    assert (config.world.hosts, config.world.ranks, config.precision) == (hosts, ranks, precision)
+    # The script multiplies 2e-5 by the square root of its processes, whose gradients it does not synchronize.
     assert (stage.learning_rate, stage.learning_rate_scaling) == (2e-5, "sqrtRanks")
+    assert scaled_schedule(stage, config.world.ranks).learning_rate == pytest.approx(rate)
     assert (stage.synchronize_gradients, stage.global_batch_size) == (False, 32)
-    assert (stage.task, stage.epochs, stage.sequence_length) == ("mrpc", 3, 128)
-    assert (stage.warmup.proportion, stage.decay, stage.after_warmup) == (
-        0.1,
-        "linear",
-        "published",
-    )
-    assert (stage.optimizer.epsilon, stage.optimizer.bias_correction) == (1e-6, False)
+    assert (stage.task, stage.data.folder, stage.lower_case) == ("mrpc", folder, True)
+    assert (stage.epochs, stage.sequence_length) == (epochs, 128)
+    assert (stage.warmup.proportion, stage.decay, stage.after_warmup) == (0.1, "linear", "published")
+    optimizer = stage.optimizer
+    assert (optimizer.name, optimizer.epsilon, optimizer.bias_correction) == ("adamw", 1e-6, False)
 
 
 def test_squad_is_trained_by_intel_s_numbers() -> None:
@@ -284,6 +297,9 @@ def test_squad_is_trained_by_intel_s_numbers() -> None:
     assert (stage.learning_rate_scaling, stage.synchronize_gradients) == ("none", True)
 
 
+AZURE_MODELS = {"large": ("bert", 24), "base": ("bert", 12), "distilbert": ("distilbert", 6)}
+
+
 @pytest.mark.parametrize(
     ("name", "micro_batch_size", "accumulation", "rows", "partitioning", "steps_per_epoch", "rates"),
     [
@@ -292,6 +308,10 @@ def test_squad_is_trained_by_intel_s_numbers() -> None:
         # Shorter than the warm-up, whose peak the rate never reaches.
         ("base", 532, 1, 8512, "none", 2, {0: 6e-8, 49: 3e-6, 99: 6e-6, 149: 9e-6, 199: 1.2e-5}),
         ("distilbert", 512, 2, 16_384, "none", 1, {0: 6e-8, 24: 1.5e-6, 49: 3e-6, 74: 4.5e-6, 99: 6e-6}),
+        # Without DeepSpeed. BERT-base's run ends with its warm-up.
+        ("large-vanilla", 64, 1, 1024, "none", 9, {0: 6e-8, 99: 6e-6, 499: 3e-5, 699: 1.5e-5, 899: 0.0}),
+        ("base-vanilla", 128, 1, 2048, "none", 5, {0: 6e-8, 99: 6e-6, 199: 1.2e-5, 299: 1.8e-5, 499: 3e-5}),
+        ("distilbert-vanilla", 256, 1, 4096, "none", 3, {0: 6e-8, 74: 4.5e-6, 149: 9e-6, 224: 1.35e-5, 299: 1.8e-5}),
     ],
 )
 def test_azure_s_numbers_are_those_of_its_three_models(
@@ -307,6 +327,7 @@ def test_azure_s_numbers_are_those_of_its_three_models(
     stage = finetune_stage(config)
     assert (config.world.ranks, config.world.hosts, config.precision) == (16, 2, "fp16")
     assert (stage.task, stage.start_from, config.initial_checkpoint) == ("cola", "random", None)
+    assert (config.model.architecture, config.model.num_hidden_layers) == AZURE_MODELS[name.removesuffix("-vanilla")]
     assert rows == micro_batch_size * accumulation * 16
     assert (stage.global_batch_size, stage.micro_batch_size) == (rows, micro_batch_size)
     assert num_micro_batches(stage.global_batch_size, stage.micro_batch_size, 16) == accumulation * 16

@@ -104,9 +104,10 @@ def test_claims_that_pods_mount_are_those_of_the_overlay(example: Example, overl
 @pytest.mark.parametrize(("example", "overlay"), PAIRS)
 def test_no_pod_asks_for_more_than_a_node_of_the_overlay_has(example: Example, overlay: str) -> None:
     settings = settings_of(overlay)
-    profile = settings.profiles[str(settings.default_profile)]
+    profile = settings.profiles[read_example(example.name)["spec"].get("profile") or str(settings.default_profile)]
     cpu = profile.get("cpu", {})
-    threads = cpu.get("sockets", 1) * cpu.get("coresPerRank", 0) * cpu.get("threadsPerCore", 1)
+    places = cpu.get("numaNodes") or cpu.get("sockets", 1)
+    threads = places * cpu.get("coresPerRank", 0) * cpu.get("threadsPerCore", 1)
     node = {"nvidia.com/gpu": profile.get("slotsPerWorker", 0), "cpu": threads or profile["resources"].get("cpu")}
     for pod in rendered_example(example.name, overlay).pods():
         (container,) = pod["spec"]["containers"]

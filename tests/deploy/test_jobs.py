@@ -11,10 +11,13 @@ from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import cluster_problems
+from examples import read_example
 from manifests import (
     KUSTOMIZE,
     PLATFORM_FIELDS,
+    ROOT,
     Json,
+    Refused,
     copy_tree,
     edit_environment,
     kustomize,
@@ -36,6 +39,15 @@ EDITED = {
     "GROUP_ID": "2345",
     "FS_ID": "3456",
 }
+
+# As the older of Intel's trees has it, whose users have a copy.
+OLDER = """REGISTRY=docker.io
+DATASET_DIR=/tf_dataset
+WORKSPACE=/workspace
+MODEL_DIR=bert_larg_fp32_training
+OUTPUT_DIR=/tmp/output
+"""
+PAGES = ROOT / "docs/guides"
 
 
 def build(tmp_path: Path, variant: str, *components: str, **environment: str) -> list[Json]:
@@ -120,6 +132,44 @@ def test_a_model_and_a_program_of_one_s_own_come_from_their_folders(tmp_path: Pa
     assert spec.workspace.volume.nfs is not None
     assert spec.workspace.volume.nfs.server == "10.1.2.3"
     assert spec.workspace.volume.mount_path == "/mnt/share/code"
+
+
+@pytest.mark.parametrize("variant", ["single-node", "multi-node"])
+def test_an_older_file_is_refused_as_the_pages_say_and_taken_with_the_lines_that_they_add(
+    variant: str, tmp_path: Path
+) -> None:
+    page = (PAGES / "kubernetes.md").read_text().partition("### From an older mlops.env\n")[2]
+    message, lines = re.findall(r"^```(?:text|ini)\n(.*?)\n```$", page, flags=re.MULTILINE | re.DOTALL)[:2]
+    jobs = copy_tree(tmp_path, "jobs")
+    file = jobs / "base/mlops.env"
+    file.write_text(OLDER)
+    with pytest.raises(Refused, match=re.escape(message)):
+        kustomize(jobs / variant)
+    assert message in (PAGES / "coming-from/intel-tensorflow.md").read_text().replace("\n", " ")
+
+    before, added = (dict(re.findall(r"^(\w+)=(.*)$", text, flags=re.MULTILINE)) for text in (OLDER, lines))
+    assert len(added.keys() - before.keys()) == 6
+    file.write_text("".join(f"{key}={value}\n" for key, value in (before | added).items()))
+    job = job_of(parse(kustomize(jobs / variant)))
+    assert list(cluster_problems(job, Settings())) == []
+    assert (job.spec.dataset.path, job.spec.output.path) == ("/mnt/bert/data", f"/mnt/bert/output/bert-{variant}")
+
+
+@pytest.mark.parametrize("variant", ["single-node", "multi-node"])
+def test_mrpc_is_trained_by_the_example_s_numbers_from_the_folders_of_the_file(variant: str, tmp_path: Path) -> None:
+    job = job_of(build(tmp_path, variant, "mrpc"))
+    spec, example = job.spec, parse_job(read_example(f"14-intel-mrpc/fp32-{variant}")).spec
+    assert list(cluster_problems(job, Settings())) == []
+    assert (spec.ranks, spec.precision, [stage.name for stage in spec.stages]) == (2, "fp32", ["mrpc", "export"])
+    assert spec.initial_checkpoint is not None
+    assert (spec.initial_checkpoint.path, spec.initial_checkpoint.format) == ("/mnt/share/models/base", "tensorflow")
+    assert spec.model.config_file == "/mnt/share/models/base/bert_config.json"
+    assert spec.dataset.vocabulary_file == "/mnt/share/models/base/vocab.txt"
+    (own, *_), (published, *_) = spec.stages, example.stages
+    assert own.finetune is not None
+    assert published.finetune is not None
+    data = published.finetune.data.model_copy(update={"folder": "/mnt/share/hdf5/MRPC"})
+    assert own.finetune == published.finetune.model_copy(update={"data": data})
 
 
 def test_another_value_is_another_config_map_so_a_running_job_keeps_its_own(tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ def test_an_example_suits_its_overlays_and_no_nodes_of_another_kind(example: Exa
             assert code == 0, f"{overlay}: {text}"
         elif kinds == {"GPU"} or (kinds == {"CPU"} and example.overlays == ("xeon-nfs",) and kind == "GPU"):
             assert code == 2, f"{overlay}: {text}"
-            assert f"profile {overlay}" in text
+            # Or a profile of its own, which these settings do not have.
+            assert f"profile {overlay}" in text or "spec.profile: got" in text
             assert "; next: " in text
 
 
@@ -109,6 +110,41 @@ def test_what_a_job_asks_for_and_its_profile_has_not_is_told(
     code, text = check(document, overlay)
     assert code == (2 if words else 0), text
     assert re.search(words, text)
+
+
+NUMA = {"sockets": None, "numaNodes": 4, "pinning": "numa"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        # SNC2's four ranks under the profile whose 27 cores are those of a socket.
+        (
+            {"slotsPerWorker": 4, "cpu": NUMA},
+            "spec.cpu.coresPerRank: got 27 x 4 ranks: 108 cores in a pod; allowed: at most 54 cores in a pod under "
+            "profile xeon-nfs, .*; next: write coresPerRank: 13, name a profile for such ranks .xeon-numa-nfs., or",
+        ),
+        ({"slotsPerWorker": 4, "cpu": NUMA | {"coresPerRank": 13}}, ""),
+        ({"slotsPerWorker": 4, "cpu": NUMA, "profile": "xeon-numa-nfs"}, ""),
+        (
+            {"slotsPerWorker": 4, "cpu": {"coresPerRank": 14}, "profile": "xeon-numa-nfs"},
+            "got 14 x 4 ranks: 56 cores in a pod; allowed: at most 52 cores",
+        ),
+        ({"slotsPerWorker": 1, "cpu": {"pinning": "core", "coresPerRank": 54}}, ""),
+        (
+            {"slotsPerWorker": 1, "cpu": {"pinning": "core", "coresPerRank": 55}},
+            "got 55 x 1 ranks: 55 cores in a pod",
+        ),
+        ({"slotsPerWorker": 64, "cpu": {"pinning": "none"}}, "next: write fewer ranks, name a profile"),
+        # Unpinned ranks may share what the pod asks for, and other nodes may have more.
+        ({"slotsPerWorker": 4, "cpu": {"pinning": "none"}, "resources": {"cpu": 8}}, ""),
+        ({"slotsPerWorker": 4, "cpu": NUMA, "scheduling": {"nodeSelector": {"cores": "many"}}}, ""),
+    ],
+)
+def test_ranks_with_more_cores_than_the_profile_s_nodes_have_are_told(check: Check, spec: Document, words: str) -> None:
+    code, text = check(sample_document(lambda own: own.update(spec)), "xeon-nfs")
+    assert code == (2 if words else 0), text
+    assert re.search(words, text), text
 
 
 def test_a_job_that_prepares_data_alone_runs_anywhere(check: Check) -> None:

@@ -15,6 +15,7 @@ from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.cluster import DEFAULT_ACCELERATOR
 from bert_operator.cluster.settings import Settings
 from bert_operator.render.images import PLACEHOLDER_REGISTRY
+from bert_operator.spec_documents import count_ranks
 
 Document = dict[str, Any]
 
@@ -90,6 +91,7 @@ def _device_problems(
         )
     elif accelerator is not None and gpus is not None:
         yield from _too_many_devices(own, name, profile)
+    yield from _too_many_cores(own, job, name, profile, settings)
     if job.spec.precision == "tf32" and (job.spec.worker.resources or job.spec.resources).accelerator is None:
         yield Problem(
             path="spec.precision",
@@ -110,6 +112,37 @@ def _too_many_devices(own: Document, name: str, profile: Document) -> Iterator[P
             next_step=f"write slotsPerWorker: {most} and more workers, or choose nodes with {slots} by "
             "scheduling.nodeSelector",
         )
+
+
+def _too_many_cores(
+    own: Document, job: BertPretrainJob, name: str, profile: Document, settings: Settings
+) -> Iterator[Problem]:
+    """Yield where the ranks of a pod have more cores than the profile gives those of one node.
+
+    Such as four ranks, one per NUMA node, under a profile whose cores are those of a socket.
+    """
+    cpu, ranks = job.spec.cpu, job.spec.ranks_per_worker
+    node = _section(profile, "cpu")
+    each, places = node.get("coresPerRank"), node.get("numaNodes" if node.get("pinning") == "numa" else "sockets")
+    resources = job.spec.worker.resources or job.spec.resources
+    # Ranks that are not pinned share the CPUs that resources.cpu asks for.
+    asks_otherwise = cpu.pinning == "none" and resources.cpu is not None
+    if not isinstance(each, int) or not isinstance(places, int) or cpu.cores_per_rank is None or asks_otherwise:
+        return
+    most = each * max(places, count_ranks(profile))
+    if cpu.cores_per_rank * ranks <= most or _chooses_nodes(own):
+        return
+    pins_alike = (key for key, it in settings.profiles.items() if _section(it, "cpu").get("pinning") == cpu.pinning)
+    others = ", ".join(sorted(set(pins_alike) - {name}))
+    lower = f"coresPerRank: {most // ranks}" if most >= ranks else "fewer ranks"
+    yield Problem(
+        path="spec.cpu.coresPerRank",
+        got=f"{cpu.cores_per_rank} x {ranks} ranks: {cpu.cores_per_rank * ranks} cores in a pod",
+        allowed=f"at most {most} cores in a pod under profile {name}, whose nodes have no more for ranks: the pod "
+        "may wait for a node for ever",
+        next_step=f"write {lower}, name a profile for such ranks{f' ({others})' if others else ''}, or choose nodes by "
+        "scheduling.nodeSelector",
+    )
 
 
 def _accelerator(spec: Document) -> tuple[str, Mapping[str, Any] | None]:
