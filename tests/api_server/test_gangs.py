@@ -1,4 +1,4 @@
-"""Pods of a job start together or not at all: the real coscheduling plugin admits what mpi-operator makes of the job."""
+"""Pods of a job start together or not at all: the real coscheduling plugin admits what mpi-operator makes of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ POD = {"cpu": "1", "memory": "1Gi"}
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     """One of its own: its mpi-operator makes a PodGroup of every MPIJob."""
-    with ControlPlane(definitions=[render_crd(), *pod_groups()], gang_scheduler=NAME) as running, GangScheduler(running):
+    with (
+        ControlPlane(definitions=[render_crd(), *pod_groups()], gang_scheduler=NAME) as running,
+        GangScheduler(running),
+    ):
         running.api.create(namespace_of(TEAM)).expect()
         yield running
 

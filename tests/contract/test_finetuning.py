@@ -202,6 +202,12 @@ def test_rows_and_passes_have_defaults_that_no_rank_changes(
         assert (stage["sequence_length"], stage["micro_batch_size"]) == (length, micro_batch_size)
 
 
+@pytest.mark.parametrize(("base", "expected"), [(MRPC, 100), (SPANS, 100), ({**MRPC, "sequenceLength": 64}, 64)])
+def test_rows_are_no_longer_than_the_model_has_positions_for(base: dict[str, object], expected: int) -> None:
+    stage = rendered(both(put("model", "maxPositionEmbeddings", value=100), finetune(base)))
+    assert stage["sequence_length"] == expected
+
+
 @pytest.mark.parametrize("case", FINETUNE_CASES)
 def test_every_job_that_keeps_the_rules_loads_in_the_trainer(case: str) -> None:
     job = sample_job(FINETUNE_CASES[case].keeps)

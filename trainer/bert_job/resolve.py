@@ -226,9 +226,7 @@ def _evaluate(
     return EvaluateStage(name=name, **_with(evaluate, changed))
 
 
-def _finetune(
-    name: str, finetune: FinetuneSpec, spec: TrainingSpec, place: Place, positions: int
-) -> FinetuneStage:
+def _finetune(name: str, finetune: FinetuneSpec, spec: TrainingSpec, place: Place, positions: int) -> FinetuneStage:
     length = resolve_length(finetune, positions)
     alone = not finetune.synchronize_gradients
     data = finetune.data

@@ -160,7 +160,8 @@ def rows_fit_model(view: StageView) -> Iterator[Violation]:
         return
     length, longest = stage.sequence_length, model.max_position_embeddings
     if length is not None and length > longest:
-        yield Violation("finetune.sequenceLength", str(length), allowed=f"at most model.maxPositionEmbeddings {longest}")
+        at_most = f"at most model.maxPositionEmbeddings {longest}"
+        yield Violation("finetune.sequenceLength", str(length), allowed=at_most)
 
 
 @rule(
