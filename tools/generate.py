@@ -25,6 +25,7 @@ from unittest import mock
 
 import yaml
 
+from artifact_hub import CHART, render_chart_file
 from client_page import render_client_page
 from dashboards import DASHBOARDS, render_dashboard
 from markdown_table import render_rows
@@ -240,6 +241,7 @@ FILES: dict[str, Callable[[], str]] = {
     "operator/bert_operator/doctor/fields.txt": render_doctor_fields,
     "operator/bert_operator/plugin/shareable.json": render_shareable,
     VALUES_SCHEMA: render_chart_values_schema,
+    CHART: render_chart_file,
     **{
         f"deploy/kustomize/components/monitoring/dashboards/{dashboard.uid}.json": partial(render_dashboard, dashboard)
         for dashboard in DASHBOARDS

@@ -26,8 +26,8 @@ SOURCES = {"bert_operator": ROOT / "operator", "bert_job": ROOT / "trainer"}
 ENTRY = "bert_operator.plugin.command_line"
 DATA = {".json", ".txt"}
 """Endings of files that modules read from their own folder."""
-PLACE = "https://github.com/OWNER/bert-pretrain-operator/releases/download"
-"""Where a release is published; --place names another one."""
+REPOSITORY = "https://github.com/OWNER/bert-pretrain-operator"
+"""Until pyproject.toml names one (``[project.urls] Repository``); below it releases are published."""
 _MOMENT = (1980, 1, 1, 0, 0, 0)
 """Of every file in the archive: the oldest that the format has."""
 _MAIN = f"""\
@@ -123,16 +123,20 @@ def main(words: list[str] | None = None) -> int:
     """Make the files and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=ROOT / "dist/plugin", help="the folder; default: dist/plugin")
-    parser.add_argument("--place", default=PLACE, metavar="URL", help="where the manifest says that the archive is")
+    parser.add_argument(
+        "--place", metavar="URL", help="where the manifest says that the archive is; default: a release"
+    )
     arguments = parser.parse_args(words)
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    version, repository = project["version"], project.get("urls", {}).get("Repository", REPOSITORY)
     programs = {"kubectl-bert": make_program(version), "kubectl_complete-bert": _COMPLETE.encode()}
     archive = make_archive({**programs, "LICENSE": (ROOT / "LICENSE").read_bytes()})
     name = f"kubectl-bert-{version}.tar.gz"
     manifest = (ROOT / "deploy/krew/bert.yaml.in").read_text()
     for word, value in {
         "@VERSION@": version,
-        "@URL@": f"{arguments.place}/v{version}/{name}",
+        "@REPOSITORY@": repository,
+        "@URL@": f"{arguments.place or f'{repository}/releases/download'}/v{version}/{name}",
         "@SHA256@": hashlib.sha256(archive).hexdigest(),
     }.items():
         manifest = manifest.replace(word, value)

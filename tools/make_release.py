@@ -1,9 +1,10 @@
 """Make the files of a release in dist/: ``make release``, or ``python tools/make_release.py [--images NAMES]``.
 
-Wheel, source distribution, chart, kustomize bundle and images, an SBOM for each, the VEX document, and SHA256SUMS over
-everything. Everything is built from what the last commit holds, never from what lies around: a dirty tree is refused.
-The same commit gives the same bytes (docs/guides/verify.md says where it does not). Nothing is signed or published
-here; .github/workflows/release.yaml does that.
+Wheel, source distribution, chart, kustomize bundle, kubectl's plugin and images, an SBOM for each, krew's manifest, the
+VEX document, and SHA256SUMS over everything; docs/guides/publishing.md says where each of them goes. Everything is
+built from what the last commit holds, never from what lies around: a dirty tree is refused. The same commit gives the
+same bytes (docs/guides/verify.md says where it does not). Nothing is signed or published here;
+.github/workflows/release.yaml does that.
 
 Images need buildah, Docker Hub and snapshot.debian.org, or --stand-in: a base made by debootstrap, for a rehearsal,
 which the names of its files say. Where buildah is missing, images are left out by name.
@@ -117,6 +118,7 @@ class Release:
         self._make_distributions()
         self._make_chart()
         self._make_bundle()
+        self._make_plugin()
         for name in images:
             if shutil.which("buildah"):
                 self._make_image(name, stand_in)
@@ -171,6 +173,15 @@ class Release:
         parts = [Part("mpi-operator", version, url, "Apache-2.0", sha256=found)]
         generic = f"pkg:generic/bert-operator-kustomize@{self.version}"
         self._describe(target, "bert-operator-kustomize", generic, parts, "CONTAINS")
+
+    def _make_plugin(self) -> None:
+        """The archive, which holds our own modules alone, and krew's manifest, which names it by address and sum."""
+        with tempfile.TemporaryDirectory() as work:
+            run(sys.executable, self.tree / "tools/make_plugin.py", "--output", work)
+            target = self.folder / f"kubectl-bert-{self.version}.tar.gz"
+            for name in (target.name, "bert.yaml"):
+                shutil.copy(Path(work) / name, self.folder / name)
+        self._describe(target, "kubectl-bert", f"pkg:generic/kubectl-bert@{self.version}", [], "CONTAINS")
 
     def _make_image(self, name: str, stand_in: bool) -> None:
         options = ["--rehearse"] if stand_in else ["--release"]

@@ -200,6 +200,17 @@ def test_a_cluster_that_gives_ids_of_its_own_is_left_to_do_so() -> None:
         assert {name: given[name] for name in given if name.startswith("runAs") and name != "runAsNonRoot"} == expected
 
 
+def test_artifact_hub_is_told_of_every_image_that_the_chart_names() -> None:
+    annotations = yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"]
+    documents = parse(helm_template())
+    pods = [item["spec"]["template"]["spec"] for item in documents if item["kind"] == "Deployment"]
+    pods += [item["spec"] for item in documents if item["kind"] == "Pod"]
+    (config_map,) = (item for item in documents if item["kind"] == "ConfigMap")
+    named = {container["image"] for pod in pods for container in pod["containers"]}
+    named.add(yaml.safe_load(config_map["data"]["settings.yaml"])["trainerImage"])
+    assert {image["image"] for image in yaml.safe_load(annotations["artifacthub.io/images"])} == named
+
+
 def test_every_value_is_explained_and_in_the_schema() -> None:
     text = (CHART / "values.yaml").read_text()
     schema = json.loads((CHART / "values.schema.json").read_text())

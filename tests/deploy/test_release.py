@@ -59,9 +59,10 @@ def test_a_release_holds_a_list_of_parts_for_every_file(dist: Path) -> None:
         f"bert_pretrain_operator-{VERSION}.tar.gz",
         f"bert-operator-chart-{VERSION}.tgz",
         f"bert-operator-kustomize-{VERSION}.tar.gz",
+        f"kubectl-bert-{VERSION}.tar.gz",
     }
     lists = {f"{name}.spdx.json" for name in described}
-    assert files == {*described, *lists, f"bert-operator-{VERSION}.openvex.json", "SHA256SUMS"}
+    assert files == {*described, *lists, f"bert-operator-{VERSION}.openvex.json", "bert.yaml", "SHA256SUMS"}
     for name in lists:
         document = parse_file(str(dist / name))
         assert validate_full_spdx_document(document) == []
@@ -130,6 +131,19 @@ def test_helm_takes_the_chart_as_it_was_packed_again(dist: Path) -> None:
     assert f"version: {VERSION}" in run(program("helm"), "show", "chart", chart)
     with tarfile.open(chart) as tar:
         assert len({member.mtime for member in tar}) == 1
+
+
+def test_krew_finds_the_plugin_where_the_release_has_it(dist: Path) -> None:
+    (platform,) = yaml.safe_load((dist / "bert.yaml").read_text())["spec"]["platforms"]
+    place, _, name = platform["uri"].rpartition("/")
+    assert place.endswith(f"/releases/download/v{VERSION}")
+    assert f"{platform['sha256']}  {name}" in (dist / "SHA256SUMS").read_text().splitlines()
+
+
+def test_artifact_hub_s_annotations_are_in_the_packed_chart(dist: Path) -> None:
+    packed = run(program("helm"), "show", "chart", dist / f"bert-operator-chart-{VERSION}.tgz")
+    ours = (ROOT / "charts/bert-operator/Chart.yaml").read_text()
+    assert yaml.safe_load(packed)["annotations"] == yaml.safe_load(ours)["annotations"]
 
 
 def test_a_tree_with_changes_is_refused(clone: Path, tmp_path: Path) -> None:

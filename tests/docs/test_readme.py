@@ -133,7 +133,7 @@ def test_every_file_of_the_repository_that_is_named_exists() -> None:
         f"{path.relative_to(ROOT)}: {name}"
         for path in pages
         for name in inside.findall(path.read_text())
-        if not name.startswith((".venv/", "runs/"))
+        if not name.startswith((".venv/", "dist/", "runs/"))
         and not any((folder / name.rstrip(".")).exists() for folder in (ROOT, path.parent))
     ]
     assert missing == []
