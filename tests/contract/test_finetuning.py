@@ -204,7 +204,8 @@ def test_rows_and_passes_have_defaults_that_no_rank_changes(
 
 @pytest.mark.parametrize(("base", "expected"), [(MRPC, 100), (SPANS, 100), ({**MRPC, "sequenceLength": 64}, 64)])
 def test_rows_are_no_longer_than_the_model_has_positions_for(base: dict[str, object], expected: int) -> None:
-    stage = rendered(both(put("model", "maxPositionEmbeddings", value=100), finetune(base)))
+    short = put("stages", 1, "pretrain", "sequenceLength", value=64)
+    stage = rendered(both(put("model", "maxPositionEmbeddings", value=100), short, finetune(base)))
     assert stage["sequence_length"] == expected
 
 
