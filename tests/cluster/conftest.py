@@ -23,6 +23,12 @@ from policy_enforcer import PolicyEnforcer
 from real_jobs import DATA_JOB, WITHIN_REACH, RealJob, data_job, training_job
 
 HERE = Path(__file__).parent
+LIMITS = {
+    "serviceAccounts": ["trainer"],
+    "podLabels": ["team"],
+    "podAnnotations": ["karpenter.sh/do-not-disrupt"],
+}
+"""What the operator's settings let jobs have beyond the shipped ones, which let them have none of it."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks for the marker
@@ -55,7 +61,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
         context = running_cluster(tmp_path_factory.mktemp("node"))
         running = context.__enter__()
     try:
-        running.install_operator(tmp_path_factory.mktemp("overlay"))
+        running.install_operator(tmp_path_factory.mktemp("overlay"), {"limits": LIMITS})
         yield running
     finally:
         context.__exit__(None, None, None)

@@ -41,15 +41,30 @@ print(json.dumps({
     'ranks': ranks,
     'memory': read('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory/memory.limit_in_bytes'),
     'root_is_writable': os.access('/', os.W_OK),
+    'key': read('/mnt/keys/token'),
+    'setting': read('/mnt/settings/FROM_CONFIG'),
+    'scratch': os.statvfs('/mnt/scratch').f_bsize > 0 and os.access('/mnt/scratch', os.W_OK),
+    'token_of_account': os.path.exists('/var/run/secrets/kubernetes.io/serviceaccount/token'),
 }))
 """
+ACCOUNT = "trainer"
+METADATA = {"labels": {"team": "nlp"}, "annotations": {"karpenter.sh/do-not-disrupt": "true"}}
+VOLUMES = [
+    {"name": "keys", "source": {"secret": {"name": "wandb"}, "mountPath": "/mnt/keys"}},
+    {"name": "settings", "source": {"configMap": {"name": "settings"}, "mountPath": "/mnt/settings"}},
+    {"name": "scratch", "source": {"emptyDir": {"sizeLimit": "1Gi"}, "mountPath": "/mnt/scratch"}},
+]
 
 
 @pytest.fixture(scope="module")
 def running(data: Namespace) -> Iterator[RealJob]:
-    """A job at work, with variables from three places and jemalloc."""
+    """A job at work, with variables from three places, jemalloc, and whatever else pods may have."""
     metadata = {"name": "settings"}
-    data.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"FROM_CONFIG": "two words"}})
+    data.apply(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"FROM_CONFIG": "two words"}},
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "wandb"}, "stringData": {"token": "of a secret"}},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}},
+    )
     job = training_job(
         "inside",
         env=[
@@ -59,6 +74,9 @@ def running(data: Namespace) -> Iterator[RealJob]:
         ],
         envFrom=[{"configMap": "settings", "prefix": "ALL_"}],
         cpu={"allocator": "jemalloc"},
+        serviceAccountName=ACCOUNT,
+        podMetadata=METADATA,
+        volumes=VOLUMES,
     )
     job["spec"]["stages"][0]["pretrain"]["length"] = {"steps": 100_000}
     data.apply(job)
@@ -111,6 +129,41 @@ def test_the_pods_have_the_limits_that_the_job_names(inside: list[dict[str, Any]
     for pod in running.pods("worker"):
         (container,) = pod["spec"]["containers"]
         assert container["resources"]["limits"] == container["resources"]["requests"] == {"memory": "2Gi"}
+
+
+def test_every_pod_has_the_account_and_the_metadata_of_the_job(running: RealJob) -> None:
+    pods = [*running.pods("launcher"), *running.pods("worker")]
+    assert len(pods) == 3
+    for pod in pods:
+        assert pod["spec"]["serviceAccountName"] == ACCOUNT
+        assert pod["metadata"]["labels"].items() >= METADATA["labels"].items()
+        assert pod["metadata"]["annotations"].items() >= METADATA["annotations"].items()
+
+
+def test_secrets_settings_and_scratch_are_folders_of_every_pod(inside: list[dict[str, Any]]) -> None:
+    for worker in inside:
+        assert (worker["key"], worker["setting"], worker["scratch"]) == ("of a secret", "two words", True)
+        assert not worker["token_of_account"], "for identities that a cloud gives to the account"
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({"serviceAccountName": "default"}, "serviceAccountName"),
+        ({"podMetadata": {"labels": {"cost-centre": "1"}}}, "podMetadata.labels"),
+        ({"podMetadata": {"annotations": {"example.com/mesh": "off"}}}, "podMetadata.annotations"),
+        ({"scheduling": {"schedulingPolicy": {"queue": "theirs"}}}, "schedulingPolicy.queue"),
+    ],
+)
+def test_what_the_operator_s_settings_do_not_name_is_refused(
+    data: Namespace, spec: dict[str, Any], named: str
+) -> None:
+    name = named.lower().replace(".", "-")
+    data.apply(training_job(name, **spec))
+    status = RealJob(data, name).wait_phase("Invalid")
+    assert f"spec.{named}" in status["message"] or f"spec.scheduling.{named}" in status["message"]
+    assert not RealJob(data, name).pods("worker")
+    data.kubectl("delete", "bpj", name)
 
 
 def test_the_chosen_allocator_is_loaded_and_named(inside: list[dict[str, Any]], running: RealJob) -> None:
