@@ -155,9 +155,7 @@ def test_secrets_settings_and_scratch_are_folders_of_every_pod(inside: list[dict
         ({"scheduling": {"schedulingPolicy": {"queue": "theirs"}}}, "schedulingPolicy.queue"),
     ],
 )
-def test_what_the_operator_s_settings_do_not_name_is_refused(
-    data: Namespace, spec: dict[str, Any], named: str
-) -> None:
+def test_what_the_operator_s_settings_do_not_name_is_refused(data: Namespace, spec: dict[str, Any], named: str) -> None:
     name = named.lower().replace(".", "-")
     data.apply(training_job(name, **spec))
     status = RealJob(data, name).wait_phase("Invalid")
