@@ -18,7 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from bert_job.progress import format_line
 from bert_trainer.__main__ import main
+from bert_trainer.errors import InputError
+from bert_trainer.output.console import displayed
 from bert_trainer.output.report_page import PAGE_FILE
 from bert_trainer.output.run_folder import CONFIG_FILE
 from bert_trainer.output.runs_page import INDEX_FILE
@@ -121,6 +124,15 @@ def test_an_error_is_told_once(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 2
     assert (done.stdout + done.stderr).count(f"{tmp_path}/out") == 1, done.stdout + done.stderr
+
+
+def test_the_hint_of_an_error_is_left_to_standard_error_too(capsys: pytest.CaptureFixture[str]) -> None:
+    error = InputError("a.csv:1: no column 'label'", hint="name columns as they are called there")
+    with pytest.raises(InputError), displayed(Path("nowhere"), {}, plain=False):
+        print(format_line({"event": "failed", "message": str(error)}))
+        print("half a line", end="")
+        raise error
+    assert capsys.readouterr().out == "half a line\n"
 
 
 @pytest.mark.slow

@@ -42,16 +42,16 @@ def displayed(folder: Path, environment: Mapping[str, str], *, plain: bool) -> I
     # A launcher puts the output of several ranks into one terminal.
     display = choose_display(plain=False, may_draw=rank is None)
     shown = _Shown(display, sys.stdout)
+    reason = ""
     try:
         with contextlib.redirect_stdout(shown), _logged_beside(display):
-            try:
-                yield
-            except BaseException as error:
-                display.end_attempt(error.message if isinstance(error, TrainerError) else "")
-                raise
-        display.end_attempt("")
+            yield
+    except TrainerError as error:
+        reason = str(error)  # as standard error has it, with its hint
+        raise
     finally:
         shown.flush_rest()
+        display.end_attempt(reason)
         display.close()
     print_summary(open_console(), read_report(folder), folder)
     # A page of somebody else stays, and a list that cannot be written is no reason to fail.
