@@ -128,10 +128,14 @@ def test_an_error_is_told_once(tmp_path: Path) -> None:
 
 def test_the_hint_of_an_error_is_left_to_standard_error_too(capsys: pytest.CaptureFixture[str]) -> None:
     error = InputError("a.csv:1: no column 'label'", hint="name columns as they are called there")
-    with pytest.raises(InputError), displayed(Path("nowhere"), {}, plain=False):
+
+    def fail() -> None:
         print(format_line({"event": "failed", "message": str(error)}))
         print("half a line", end="")
         raise error
+
+    with pytest.raises(InputError), displayed(Path("nowhere"), {}, plain=False):
+        fail()
     assert capsys.readouterr().out == "half a line\n"
 
 
