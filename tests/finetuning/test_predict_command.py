@@ -113,6 +113,21 @@ def test_classes_of_lines_are_those_of_transformers(tmp_path: Path, vocabulary: 
     assert len({one["label"] for one in found}) > 1, "or the order of lines would not show"
 
 
+def test_a_run_stands_for_its_export(
+    tmp_path: Path, vocabulary: Vocabulary, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, data = tmp_path / "run", tmp_path / "texts.txt"
+    run.mkdir()
+    (run / "run-config.json").write_text("{}")
+    data.write_text("the quick fox\n")
+    assert predict(run, data) == 2
+    assert "train it with --export huggingface" in capsys.readouterr().err
+    (run / "export").mkdir()
+    classes_of(run / "export" / "huggingface", vocabulary)
+    assert predict(run, data, "--output", tmp_path / "out.txt") == 0
+    assert lines_of(tmp_path / "out.txt")[0] in LABELS
+
+
 def test_numbers_of_pairs_in_a_table_with_ids(tmp_path: Path, vocabulary: Vocabulary) -> None:
     config = DistilBertConfig(**{**SIZES, "vocab_size": vocabulary.size}, **DISTILBERT, num_labels=1)
     model = saved(tmp_path / "model", vocabulary, DistilBertForSequenceClassification, config)

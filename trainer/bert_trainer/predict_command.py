@@ -27,6 +27,7 @@ from bert_job.run_stages import FinetuneOptimizer, FinetuneStage, TaskData
 from bert_job.tasks import ANSWER_COLUMNS, NEEDED_COLUMNS
 from bert_job.training import TrainingSpec
 from bert_trainer.errors import InputError
+from bert_trainer.output.run_folder import CONFIG_FILE
 from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors, open_no_link
 from bert_trainer.tasks.catalog import Task
 from bert_trainer.tasks.delimited import require_file
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="FOLDER",
-        help="fine-tuned model, as an export or transformers wrote it",
+        help="fine-tuned model, as an export or transformers wrote it, or a run that has exported one",
     )
     parser.add_argument(
         "--data", required=True, type=Path, metavar="FILE",
@@ -122,7 +123,7 @@ def predict_file(arguments: argparse.Namespace) -> None:
 
     world = SingleRank()
     compute = Compute.open(_Arithmetic(arguments.device, arguments.precision), world)
-    found = read_fine_tuned(arguments.model)
+    found = read_fine_tuned(_find_export(arguments.model))
     stage = _make_stage(arguments, found)
     notes: list[str] = []
     examples = _read(arguments, found.task, stage.data, notes)
@@ -166,6 +167,19 @@ def _require_files(arguments: argparse.Namespace) -> None:
         # As a finetune stage; a row also has at most the model's positions.
         if value is not None and not 1 <= value <= _MAX_LENGTH:
             raise InputError(f"--{name.replace('_', '-')}: got {value}; allowed: 1 to {_MAX_LENGTH}")
+
+
+def _find_export(folder: Path) -> Path:
+    """Return the export of a run's output folder, or the folder itself; raises InputError for a run without one."""
+    if not (folder / CONFIG_FILE).is_file():
+        return folder
+    export = folder / "export" / "huggingface"
+    if not export.is_dir():
+        raise InputError(
+            f"--model: got {printable(folder)}, a run without an export; allowed: a run that has exported a model",
+            hint="train it with --export huggingface, or with an export stage",
+        )
+    return export
 
 
 def _require_output(output: Path, data: Path) -> None:
