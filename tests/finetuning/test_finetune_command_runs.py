@@ -75,7 +75,10 @@ def test_a_run_says_what_it_found_and_where_things_are(tmp_path: Path, capsys: p
         "predictions": str(folder / "predictions"),
         "report": str(output / "report.html"),
     }
-    assert f'href="out/{PAGE_FILE}"' in (tmp_path / "runs" / INDEX_FILE).read_text()
+    index = (tmp_path / "runs" / INDEX_FILE).read_text()
+    assert f'href="out/{PAGE_FILE}"' in index
+    best = found.removeprefix("classification: best accuracy ").partition(" ")[0]
+    assert f">accuracy {float(best):.3f}<" in index
     assert json.loads((output / CONFIG_FILE).read_text())["job"]["name"] == "classification-model"
     assert [run["seed"] for run in json.loads((folder / "results.json").read_text())["runs"]] == [42, 43]
 

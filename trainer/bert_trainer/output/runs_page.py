@@ -9,7 +9,7 @@ from urllib.parse import quote
 from bert_job.foreign_text import printable
 from bert_trainer.errors import InputError
 from bert_trainer.output.charts import sparkline
-from bert_trainer.output.pages import render
+from bert_trainer.output.pages import form, render
 from bert_trainer.output.report import list_by_step
 from bert_trainer.output.report_page import PAGE_FILE, write_page
 from bert_trainer.output.run_facts import Run, load_run
@@ -75,13 +75,20 @@ def _row(folder: Path) -> dict[str, Any]:
             "stages": ", ".join(stage.name for stage in run.config.stages),
             "loss": last.get("lossLast"),
             "curve": _curve(run, str(last.get("name"))),
-            "held_out": (run.report.get("heldOut") or {}).get("maskedLmAccuracy"),
+            "held_out": _held_out(run, last),
             "throughput": last.get("realTokensPerSecond"),
             "seconds": run.report["seconds"],
             "last_record": run.last_record,
         }
     except (InputError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         return {"problem": str(error).partition("\n")[0] or type(error).__name__, "folder": folder.name}
+
+
+def _held_out(run: Run, last: dict[str, Any]) -> str:
+    """Return what the run is compared by: its last task's metric, else the masked-LM accuracy."""
+    if result := last.get("result"):
+        return f"{result['metric']} {form(result['metrics'].get(result['metric']), '.3f')}"
+    return form((run.report.get("heldOut") or {}).get("maskedLmAccuracy"), ".1%")
 
 
 def _curve(run: Run, stage: str) -> str:
