@@ -147,6 +147,13 @@ def test_ranks_with_more_cores_than_the_profile_s_nodes_have_are_told(check: Che
     assert re.search(words, text), text
 
 
+def test_cores_of_nodes_that_a_job_is_not_meant_for_are_not_counted(check: Check) -> None:
+    code, text = check(sample_document(lambda own: own.update({"slotsPerWorker": 8, "resources": GPUS})), "xeon-nfs")
+    assert code == 2
+    assert "spec.resources.accelerator: got" in text
+    assert "coresPerRank" not in text, "the profile's, which says nothing of nodes with accelerators"
+
+
 def test_a_job_that_prepares_data_alone_runs_anywhere(check: Check) -> None:
     document = sample_document(put("cpu", value={"coresPerRank": 4}))
     document["spec"]["stages"] = document["spec"]["stages"][:1]

@@ -89,9 +89,11 @@ def _device_problems(
             next_step=f"{_name_another(settings, has_gpus=False)}, or write resources: {{accelerator: {{}}}} if ranks "
             "are meant to train on them",
         )
-    elif accelerator is not None and gpus is not None:
-        yield from _too_many_devices(own, name, profile)
-    yield from _too_many_cores(own, job, name, profile, settings)
+    else:
+        if accelerator is not None and gpus is not None:
+            yield from _too_many_devices(own, name, profile)
+        # Of nodes that the job is not meant for, the cores are no matter.
+        yield from _too_many_cores(own, job, name, profile, settings)
     if job.spec.precision == "tf32" and (job.spec.worker.resources or job.spec.resources).accelerator is None:
         yield Problem(
             path="spec.precision",
