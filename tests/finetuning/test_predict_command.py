@@ -122,8 +122,14 @@ def test_a_run_stands_for_its_export(
     data.write_text("the quick fox\n")
     assert predict(run, data) == 2
     assert "train it with --export huggingface" in capsys.readouterr().err
-    (run / "export").mkdir()
-    classes_of(run / "export" / "huggingface", vocabulary)
+    export = run / "export" / "huggingface"
+    export.mkdir(parents=True)
+    for folder, told in ((run, export), (run / "export", run / "export")):
+        assert predict(folder, data) == 2
+        error = capsys.readouterr().err
+        assert f"--model: got {told}, without config.json; allowed: a folder with" in error
+        assert "--model-config" not in error, "an option of other commands"
+    classes_of(export, vocabulary)
     assert predict(run, data, "--output", tmp_path / "out.txt") == 0
     assert lines_of(tmp_path / "out.txt")[0] in LABELS
 

@@ -49,6 +49,8 @@ _COLUMNS = tuple(name for name in TableColumnsSpec.model_fields if name not in A
 _LENGTHS = ("sequence_length", "doc_stride", "max_query_length", "max_answer_length")
 _STANDARD_OUTPUT = 1
 _MAX_LENGTH = 4096
+_ALLOWED_MODEL = "allowed: a folder with config.json, weights and a tokenizer"
+_NAME_MODEL = "name the folder that an export stage wrote, such as runs/mrpc/export/huggingface"
 _TEXT = "text"
 """The format of files whose lines are the texts."""
 
@@ -156,10 +158,7 @@ def predict_file(arguments: argparse.Namespace) -> None:
 def _require_files(arguments: argparse.Namespace) -> None:
     require_file(arguments.data)
     if not arguments.model.is_dir():
-        raise InputError(
-            f"--model: got {printable(arguments.model)}; allowed: a folder with config.json, weights and a tokenizer",
-            hint="name the folder that an export stage wrote, such as runs/mrpc/export/huggingface",
-        )
+        raise InputError(f"--model: got {printable(arguments.model)}; {_ALLOWED_MODEL}", hint=_NAME_MODEL)
     if arguments.output is not None:
         _require_output(arguments.output, arguments.data)
     for name in _LENGTHS:
@@ -170,15 +169,18 @@ def _require_files(arguments: argparse.Namespace) -> None:
 
 
 def _find_export(folder: Path) -> Path:
-    """Return the export of a run's output folder, or the folder itself; raises InputError for a run without one."""
-    if not (folder / CONFIG_FILE).is_file():
-        return folder
-    export = folder / "export" / "huggingface"
-    if not export.is_dir():
-        raise InputError(
-            f"--model: got {printable(folder)}, a run without an export; allowed: a run that has exported a model",
-            hint="train it with --export huggingface, or with an export stage",
-        )
+    """Return the export of a run's output folder, or the folder itself; raises InputError where no model is."""
+    export = folder
+    if (folder / CONFIG_FILE).is_file():
+        export = folder / "export" / "huggingface"
+        if not export.is_dir():
+            raise InputError(
+                f"--model: got {printable(folder)}, a run without export/huggingface; allowed: a run that has exported "
+                "a model in this format",
+                hint="train it with --export huggingface, or with an export stage",
+            )
+    if not (export / "config.json").is_file():
+        raise InputError(f"--model: got {printable(export)}, without config.json; {_ALLOWED_MODEL}", hint=_NAME_MODEL)
     return export
 
 
