@@ -174,5 +174,6 @@ def test_heads_of_a_run_without_pretraining_are_refused_by_name(data: Path, tmp_
     alone = run_document(
         tmp_path / "out", data, stages=[pretrain_stage()], initial_checkpoint={"path": str(tmp_path / "first")}
     )
-    with pytest.raises(InputError, match=r"rule-00000001: its tensors are not this model's(.|\n)*head\.weight"):
+    with pytest.raises(InputError, match=r"rule-00000001: its tensors are not this model's(.|\n)*head\.weight") as told:
         Session.open(parse_run_config(alone), SingleRank(), attempt=1)
+    assert "name its export, such as runs/mrpc/export/huggingface" in str(told.value.hint)

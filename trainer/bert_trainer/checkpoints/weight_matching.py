@@ -36,6 +36,8 @@ _HEADS: Mapping[str, Sequence[str]] = MappingProxyType(
 )
 """What the source may lack, and with it what else it may not have: the encoder is what is expensive to train, but
 numbers that were drawn at random inside a head that was trained make nonsense of the rest."""
+_TASK_HEAD = "head."
+"""How the names of a fine-tuned run's head begin (``model.task_model``)."""
 _TOKEN_TABLE = "embeddings.tokens.weight"
 _ROWS_AT_ONCE = 8192
 _MAX_NAMED, _MAX_LISTED = 5, 8
@@ -219,6 +221,8 @@ def _refuse_misfits(source: Source, misfits: Mapping[str, Sequence[str]]) -> Non
     hint = "use the model section (sizes, architecture) and the vocabulary that it was trained with"
     if set(given) == {"not finite numbers"}:
         hint = "that training has diverged; start from an earlier checkpoint of it"
+    elif set(given) == {"left over"} and all(name.startswith(_TASK_HEAD) for name in given["left over"]):
+        hint = "that run was fine-tuned; name its export, such as runs/mrpc/export/huggingface (format huggingface)"
     raise InputError(
         f"{source.path}: its tensors are not this model's: {counts}\n" + "\n".join(lines),
         hint=hint,
