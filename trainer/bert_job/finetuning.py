@@ -116,7 +116,7 @@ class FinetuneSpec(Section):
     sequence_length: Tokens | None = None
     """Maximum number of tokens of a row, [CLS] and [SEP] included. Shorter rows cost less: nothing is padded. The
     longer text of a pair is cut first; a context of spans is split into windows. Empty: 128, or 384 for squad and
-    spans, as published; all that the model has positions for, if those are fewer."""
+    spans, as published; all that the model has positions for, if those are fewer, but those of model.configFile."""
     doc_stride: Annotated[int, Field(ge=1, le=4096)] = 128
     """For squad and spans: tokens from the start of one window of a context to that of the next, at most a whole
     window, so that none is left out. Default: 128, as published."""
