@@ -20,7 +20,7 @@ import pytest
 
 from bert_job.progress import format_line
 from bert_trainer.__main__ import main
-from bert_trainer.errors import InputError
+from bert_trainer.errors import InputError, Stopped
 from bert_trainer.output.console import displayed
 from bert_trainer.output.report_page import PAGE_FILE
 from bert_trainer.output.run_folder import CONFIG_FILE
@@ -140,6 +140,16 @@ def test_the_hint_of_an_error_is_left_to_standard_error_too(capsys: pytest.Captu
     with pytest.raises(InputError), displayed(Path("nowhere"), {}, plain=False):
         fail()
     assert capsys.readouterr().out == "half a line\n"
+
+
+def test_a_stop_is_left_to_standard_error_too(capsys: pytest.CaptureFixture[str]) -> None:
+    def stop() -> None:
+        print(format_line({"event": "stopped", "stage": "mrpc", "message": "mrpc: stopped on request at step 2"}))
+        raise Stopped("mrpc: stopped on request at step 2")
+
+    with pytest.raises(Stopped), displayed(Path("nowhere"), {}, plain=False):
+        stop()
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.slow

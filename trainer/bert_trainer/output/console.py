@@ -69,7 +69,10 @@ class _Shown:
     def write(self, text: str) -> int:
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
-            self._display.show(line, parse_progress_line(line))
+            record = parse_progress_line(line)
+            # That a run was stopped, standard error says.
+            if record is None or record.event != "stopped":
+                self._display.show(line, record)
         return len(text)
 
     def flush(self) -> None:
