@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_job.durations import render_duration
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -72,11 +74,4 @@ def form(value: Any, how: str) -> str:
 
 def duration(seconds: Any) -> str:
     """Return a duration as people write it; nothing for what is none."""
-    if not form(seconds, ".0f"):
-        return ""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+    return render_duration(seconds) if form(seconds, ".0f") else ""
