@@ -58,6 +58,13 @@ class KubectlStandIn:
         self._answers.append((words, list(replies)))
         (self.folder / "answers.json").write_text(json.dumps(self._answers))
 
+    def answer_watch(self, resource: str, name: str, *replies: Json) -> None:
+        """Say what watches of an object show, one after the other, as ``changes``; a refusal is of the read before."""
+        firsts = [reply if reply["code"] else says(_first_of(reply)) for reply in replies]
+        self.answer(f"get {resource} {name} ", *firsts)
+        watch = f"get {resource} --field-selector=metadata.name={name} --watch"
+        self.answer(watch, *(reply for reply in replies if not reply["code"]))
+
     def calls(self) -> list[str]:
         """Return what was asked, in order."""
         return [" ".join(words) for words, _ in self._noted()]
@@ -87,6 +94,12 @@ def refuses(reason: str, message: str) -> Json:
 def items(*documents: Json) -> Json:
     """Return a list as kubectl prints it."""
     return says({"apiVersion": "v1", "kind": "List", "items": list(documents)})
+
+
+def _first_of(reply: Json) -> Json:
+    """Return the object of the first change."""
+    found: Json = json.loads(reply["output"].splitlines()[0])["object"]
+    return found
 
 
 def changes(*events: tuple[str, Json], hangs: bool = False) -> Json:

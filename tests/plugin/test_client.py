@@ -102,7 +102,9 @@ def test_follow_yields_lines(kubectl: KubectlStandIn) -> None:
 def test_waiting_ends_with_a_job_or_an_error(kubectl: KubectlStandIn) -> None:
     seen: list[str] = []
     ended = job(phase="Failed", reason="InvalidInput")
-    kubectl.answer("--watch", changes(("ADDED", running()), ("MODIFIED", ended), hangs=True))
+    kubectl.answer_watch(
+        "bertpretrainjobs.bert-operator.dev", "corpus", changes(("ADDED", running()), ("MODIFIED", ended), hangs=True)
+    )
     found = Client().wait("corpus", tell=lambda job: seen.append(job.phase))
     assert found is not None
     assert (found.phase, seen) == ("Failed", ["Running", "Failed"])
@@ -111,7 +113,7 @@ def test_waiting_ends_with_a_job_or_an_error(kubectl: KubectlStandIn) -> None:
 
 
 def test_waiting_has_a_limit(kubectl: KubectlStandIn) -> None:
-    kubectl.answer("--watch", changes(("ADDED", running()), hangs=True))
+    kubectl.answer_watch("bertpretrainjobs.bert-operator.dev", "corpus", changes(("ADDED", running()), hangs=True))
     with pytest.raises(WaitTimeout):
         Client().wait("corpus", timeout_s=0.1)
 

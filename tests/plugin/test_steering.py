@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+import bert_operator.plugin.kubectl
 from bert_operator.plugin.kubectl import Kubectl
 from kubectl_stand_in import KubectlStandIn, changes, items, refuses, says
 from seen_jobs import job, running
 
 RESOURCE = "bertpretrainjobs.bert-operator.dev"
 GET = f"get {RESOURCE} corpus"
-WATCH = f"{GET} --watch"
 Bert = Callable[..., int]
 Json = dict[str, Any]
 
@@ -31,7 +31,6 @@ def patches(kubectl: KubectlStandIn) -> list[str]:
 def test_suspend_asks_for_the_field_that_people_would_set(
     bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kubectl.answer(WATCH, says("unused"))
     kubectl.answer(GET, says(running()))
     kubectl.answer("patch", says(running(spec=SUSPENDED)))
     assert bert("suspend", "corpus") == 0
@@ -87,8 +86,8 @@ def test_suspend_waits_until_the_status_is_about_the_change(
     stopped = job(phase="Stopped", reason="StoppedOnRequest", message="No child is left.", observedGeneration=2)
     for document in (stopping, stopped):
         document["metadata"]["generation"] = 2
-    kubectl.answer(WATCH, changes(("ADDED", stale), ("MODIFIED", stopping), ("MODIFIED", stopped), hangs=True))
-    kubectl.answer(GET, says(running()))
+    events = changes(("ADDED", stale), ("MODIFIED", stopping), ("MODIFIED", stopped), hangs=True)
+    kubectl.answer_watch(RESOURCE, "corpus", events)
     kubectl.answer("patch", says(stale))
     assert bert("suspend", "corpus", "--wait", "--timeout", "20s") == 0
     assert capsys.readouterr().err.splitlines()[-2:] == [
@@ -112,7 +111,7 @@ def test_suspend_waits_until_the_status_is_about_the_change(
     ],
 )
 def test_wait_ends_with_what_was_awaited(bert: Bert, kubectl: KubectlStandIn, awaited: str, document: Json) -> None:
-    kubectl.answer(WATCH, changes(("ADDED", job()), ("MODIFIED", document), hangs=True))
+    kubectl.answer_watch(RESOURCE, "corpus", changes(("ADDED", job()), ("MODIFIED", document), hangs=True))
     assert bert("wait", "corpus", f"--for={awaited}", "--timeout=30") == 0
 
 
@@ -120,7 +119,7 @@ def test_wait_ends_with_what_was_awaited(bert: Bert, kubectl: KubectlStandIn, aw
 def test_wait_goes_on_until_then_and_gives_up_in_time(
     bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], awaited: str
 ) -> None:
-    kubectl.answer(WATCH, changes(("ADDED", running()), hangs=True))
+    kubectl.answer_watch(RESOURCE, "corpus", changes(("ADDED", running()), hangs=True))
     assert bert("wait", "corpus", f"--for={awaited}", "--timeout=1") == 4
     last = f"corpus: not {awaited} after 1 s; it is Running (ChildRunning)\nhint: kubectl bert status corpus\n"
     assert capsys.readouterr().err.endswith(last)
@@ -148,7 +147,7 @@ def test_what_cannot_happen_any_more_is_not_waited_for(
     events: list[tuple[str, Json]],
     told: str,
 ) -> None:
-    kubectl.answer(WATCH, changes(*events, hangs=True))
+    kubectl.answer_watch(RESOURCE, "corpus", changes(*events, hangs=True))
     assert bert("wait", "corpus", "--for=succeeded") == 1
     assert capsys.readouterr().err.endswith(told)
 
@@ -156,8 +155,9 @@ def test_what_cannot_happen_any_more_is_not_waited_for(
 def test_a_watch_that_the_server_ends_is_begun_again(
     bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kubectl.answer(
-        WATCH,
+    kubectl.answer_watch(
+        RESOURCE,
+        "corpus",
         changes(("ADDED", running())),
         says("", errors="The connection to the server 10.0.0.1:6443 was refused\n", code=1),
         changes(("ADDED", job(phase="Succeeded", attempt=3))),
@@ -165,13 +165,27 @@ def test_a_watch_that_the_server_ends_is_begun_again(
     assert bert("wait", "corpus") == 0
     assert capsys.readouterr() == ("corpus Succeeded  attempt 3\n", "corpus Running  attempt 3  phase1\n"
                                    "corpus Succeeded  attempt 3\n")  # fmt: skip
-    assert len(kubectl.calls()) == 3
+    assert len(kubectl.calls()) == 4, "read and watched, refused, read"
+
+
+def test_a_change_between_a_read_and_its_watch_is_not_missed(bert: Bert, kubectl: KubectlStandIn) -> None:
+    kubectl.answer(f"{GET} ", says(job()))
+    kubectl.answer(f"get {RESOURCE} --field-selector=metadata.name=corpus ", changes(("ADDED", running()), hangs=True))
+    assert bert("wait", "corpus", "--for=running", "--timeout=30") == 0
+
+
+def test_a_deletion_between_a_read_and_its_watch_is_seen(
+    bert: Bert, kubectl: KubectlStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bert_operator.plugin.kubectl, "_MAX_OPENING_S", 0.1)
+    kubectl.answer(f"{GET} ", says(running()), refuses("NotFound", "gone"))
+    kubectl.answer(f"get {RESOURCE} --field-selector=metadata.name=corpus ", says("", hangs=True))
+    assert bert("wait", "corpus", "--for=deleted") == 0
 
 
 def test_a_deletion_can_be_waited_for(bert: Bert, kubectl: KubectlStandIn) -> None:
-    kubectl.answer(
-        WATCH, changes(("ADDED", running()), ("DELETED", running()), hangs=True), refuses("NotFound", "gone")
-    )
+    deleted = changes(("ADDED", running()), ("DELETED", running()), hangs=True)
+    kubectl.answer_watch(RESOURCE, "corpus", deleted, refuses("NotFound", "gone"))
     assert bert("wait", "corpus", "--for=deleted") == 0
     assert bert("wait", "corpus", "--for=deleted") == 0, "it is gone already"
     assert bert("wait", "corpus", "--for=running") == 3
@@ -189,7 +203,7 @@ def test_a_deletion_can_be_waited_for(bert: Bert, kubectl: KubectlStandIn) -> No
 def test_words_that_mean_nothing_are_answered_with_those_that_do(
     bert: Bert, kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
 ) -> None:
-    kubectl.answer(WATCH, changes(("ADDED", running()), hangs=True))
+    kubectl.answer_watch(RESOURCE, "corpus", changes(("ADDED", running()), hangs=True))
     assert bert("wait", "corpus", *words) == 2
     assert told in capsys.readouterr().err
 

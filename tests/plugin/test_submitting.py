@@ -148,7 +148,9 @@ def test_watch_ends_with_the_job(
 ) -> None:
     ended = job(phase=phase, reason="Why", message="It is so.", attempt=3)
     kubectl.answer("apply", says(APPLIED))
-    kubectl.answer("--watch", changes(("ADDED", running()), ("MODIFIED", ended), hangs=True))
+    kubectl.answer_watch(
+        "bertpretrainjobs.bert-operator.dev", "corpus", changes(("ADDED", running()), ("MODIFIED", ended), hangs=True)
+    )
     kubectl.answer("get -f", says(job()))
     assert bert("submit", "job.yaml", "--watch") == code
     output, remarks = capsys.readouterr()

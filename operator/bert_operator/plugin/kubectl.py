@@ -7,6 +7,7 @@ and a next step.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import queue
 import re
@@ -61,6 +62,8 @@ _MAX_ERRORS = 100_000
 """Characters of standard error that are looked at, from its end."""
 _MAX_LINE = 1_048_576
 """Bytes; a longer line is passed on in pieces of that size."""
+_MAX_OPENING_S = 30.0
+"""Within which a watch shows what is there."""
 _MAX_LINES_AHEAD = 1000
 """Lines that are read before somebody takes them: kubectl waits for a reader that is slow, as it does in a pipe."""
 
@@ -133,9 +136,9 @@ class Kubectl:
             raise explain(words, ended.errors)
         return ended.output
 
-    def read(self, *words: str, given: str | None = None) -> Any:
-        """Return the object or list that it prints as JSON. Raises ApiRefused."""
-        return decode(self.call(*words, "-o", "json", given=given), words)
+    def read(self, *words: str, given: str | None = None, timeout_s: float | None = None) -> Any:
+        """Return the object or list that it prints as JSON. Raises as ``call``."""
+        return decode(self.call(*words, "-o", "json", given=given, timeout_s=timeout_s), words)
 
     def get_raw(self, path: str) -> Any:
         """Return what the API server answers at a path such as ``/api/v1/nodes``, decoded. Raises ApiRefused."""
@@ -158,20 +161,35 @@ class Kubectl:
         finally:
             stream.close()
 
-    def watch(self, *words: str, until_s: float | None = None) -> Iterator[tuple[str, Any]]:
-        """Yield changes of an object or list as ``(ADDED | MODIFIED | DELETED, object)`` until the server hangs up.
+    def watch(self, kind: str, name: str, until_s: float | None = None) -> Iterator[tuple[str, Any]]:
+        """Yield an object, then its changes, as ``(ADDED | MODIFIED | DELETED, object)`` until the server hangs up.
 
         Args:
-            words: Of ``kubectl get``, without its options for output.
+            kind: The resource, as in ``JOBS``.
+            name: Of the object.
             until_s: Of time.monotonic(), when to give up.
 
         Raises:
             WaitTimeout: The time has come.
-            ApiRefused: It failed.
+            ApiRefused: It failed; NoSuchObject where there is no such object.
         """
-        with self.lines("get", *words, "--watch", "--output-watch-events", "-o", "json") as stream:
+        left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+        yield "ADDED", self.read("get", kind, name, timeout_s=left_s)
+        # As a list of one. ``kubectl get NAME --watch`` reads the object, begins a watch from "now" and drops its first
+        # event as known: a change between the two is never told, and a job that starts at once seems to wait for ever.
+        # A list has a version from which the watch goes on.
+        words = ("get", kind, f"--field-selector=metadata.name={name}")
+        with self.lines(*words, "--watch", "--output-watch-events", "-o", "json") as stream:
+            soon_s = time.monotonic() + _MAX_OPENING_S
+            lines = stream.read(soon_s if until_s is None else min(soon_s, until_s))
             # In a watch, kubectl writes each event on a line of its own.
-            for line in stream.read(until_s):
+            try:
+                first = next(lines, None)
+            except WaitTimeout:
+                if until_s is not None and time.monotonic() >= until_s:
+                    raise
+                return  # it was deleted since it was read, and an empty list says nothing
+            for line in () if first is None else itertools.chain([first], stream.read(until_s)):
                 event = decode(line, words)
                 yield str(event.get("type")), event.get("object")
             stream.expect_success()

@@ -106,12 +106,15 @@ def watch_job(
     """
     check_name(name)
     uid: str | None = None
+    seen: object = None
     num_refused = 0
     while True:
         try:
-            for kind, document in kubectl.watch(JOBS, name, until_s=until_s):
+            for kind, document in kubectl.watch(JOBS, name, until_s):
                 num_refused = 0
-                job = Job(document)
+                if (kind, document) == ("ADDED", seen):
+                    continue  # each beginning shows what is there
+                job, seen = Job(document), document
                 if kind == "DELETED" or uid not in (None, job.uid):
                     yield None
                     return
