@@ -18,6 +18,7 @@ import yaml
 from bert_operator.api.crd import render_crd
 from bert_operator.api.parsing.documents import parse_documents
 from bert_operator.yaml_text import render_yaml
+from make_plugin import repository_of
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = "charts/bert-operator/Chart.yaml"
@@ -47,7 +48,7 @@ def render_chart_file() -> str:
     values = yaml.safe_load((ROOT / "charts/bert-operator/values.yaml").read_text())
     shown = describe_chart(chart, values, project, (ROOT / "CHANGELOG.md").read_text(), (ROOT / EXAMPLE).read_text())
     tail = "".join(f"  artifacthub.io/{name}: {_scalar(value)}\n" for name, value in shown.items())
-    if repository := project.get("urls", {}).get("Repository"):
+    if repository := repository_of(project):
         tail += f"home: {repository}\nsources: [{repository}]\n"
     return by_hand + mark + tail
 
@@ -98,7 +99,7 @@ def describe_images(values: Json, tag: str) -> list[Json]:
 
 def links(project: Json, version: str) -> dict[str, str]:
     """Return addresses by name; ``support`` is shown as the place to report an issue."""
-    repository = project.get("urls", {}).get("Repository")
+    repository = repository_of(project)
     if not repository:
         return LINKS
     pages = f"{repository}/blob/v{version}"

@@ -17,8 +17,9 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {"bert_operator": ROOT / "operator", "bert_job": ROOT / "trainer"}
@@ -119,6 +120,12 @@ def make_archive(files: dict[str, bytes]) -> bytes:
     return archive.getvalue()
 
 
+def repository_of(project: Mapping[str, Any]) -> str | None:
+    """Return the address of the repository that pyproject.toml's ``project`` table names, if it does."""
+    address: str | None = project.get("urls", {}).get("Repository")
+    return address
+
+
 def main(words: list[str] | None = None) -> int:
     """Make the files and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -128,7 +135,7 @@ def main(words: list[str] | None = None) -> int:
     )
     arguments = parser.parse_args(words)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    version, repository = project["version"], project.get("urls", {}).get("Repository", REPOSITORY)
+    version, repository = project["version"], repository_of(project) or REPOSITORY
     programs = {"kubectl-bert": make_program(version), "kubectl_complete-bert": _COMPLETE.encode()}
     archive = make_archive({**programs, "LICENSE": (ROOT / "LICENSE").read_bytes()})
     name = f"kubectl-bert-{version}.tar.gz"

@@ -12,7 +12,7 @@ from cluster_api import Api, wait_until
 from cluster_jobs import Jobs, condition
 from control_plane import ControlPlane, is_oldest, namespace_of
 from gang_scheduler import NAME, POD_GROUPS, GangScheduler, pod_groups
-from operator_process import OperatorProcess, install_operator
+from operator_process import OperatorProcess
 
 pytestmark = pytest.mark.skipif(is_oldest(), reason="a scheduler newer than the API server")
 
@@ -24,7 +24,7 @@ POD = {"cpu": "1", "memory": "1Gi"}
 
 
 @pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
+def control_plane() -> Iterator[ControlPlane]:
     """One of its own: its mpi-operator makes a PodGroup of every MPIJob."""
     with (
         ControlPlane(definitions=[render_crd(), *pod_groups()], gang_scheduler=NAME) as running,
@@ -35,22 +35,20 @@ def plane() -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="module")
-def jobs(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    """The jobs of the team, with an operator that has the rights that it is shipped with."""
-    kubeconfig = plane.kubeconfig(install_operator(plane))
-    with OperatorProcess(tmp_path_factory.mktemp("operator"), kubeconfig):
-        yield Jobs(plane.api, TEAM)
+def jobs(control_plane: ControlPlane, operator: OperatorProcess) -> Jobs:
+    """The jobs of the team."""
+    return Jobs(control_plane.api, TEAM)
 
 
 @pytest.fixture
-def node(plane: ControlPlane) -> Iterator[None]:
+def node(control_plane: ControlPlane) -> Iterator[None]:
     """A node with room for two pods of the three that a job of two workers has."""
-    plane.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}).expect()
+    control_plane.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}).expect()
     # New nodes are not ready, says a taint that the API server gives them; nobody here would take it away.
-    plane.api.patch("v1/nodes", NODE, {"spec": {"taints": None}}).expect()
-    make_room(plane.api, 2)
+    control_plane.api.patch("v1/nodes", NODE, {"spec": {"taints": None}}).expect()
+    make_room(control_plane.api, 2)
     yield
-    plane.api.delete("v1/nodes", NODE).expect()
+    control_plane.api.delete("v1/nodes", NODE).expect()
 
 
 def make_room(api: Api, pods: int) -> None:
@@ -70,33 +68,33 @@ def bound(jobs: Jobs, name: str) -> int:
 
 
 @pytest.mark.usefixtures("node")
-def test_a_job_starts_with_all_its_pods_or_waits_and_says_for_what(plane: ControlPlane, jobs: Jobs) -> None:
+def test_a_job_starts_with_all_its_pods_or_waits_and_says_for_what(control_plane: ControlPlane, jobs: Jobs) -> None:
     create(jobs, "whole")
     status = jobs.wait("whole", lambda now: condition(now, "Blocked").get("status") == "True", "Blocked")
     assert "PodGroup team-a/whole-a1 gets rejected" in status["message"]
     assert "kubectl describe podgroup" in status["message"]
-    (group,) = plane.api.list(POD_GROUPS, TEAM)
+    (group,) = control_plane.api.list(POD_GROUPS, TEAM)
     assert group["spec"]["minMember"] == 3, "two workers and the launcher"
     assert group["spec"]["scheduleTimeoutSeconds"] == 5
     pods = jobs.pods("whole")
     assert len(pods) == 3
     assert {pod["spec"]["schedulerName"] for pod in pods} == {NAME}
     assert bound(jobs, "whole") == 0, "two of them would fit"
-    make_room(plane.api, 3)
+    make_room(control_plane.api, 3)
     # Room alone has the plugin look again every five minutes; pods and PodGroups that change, at once.
     changed = {"metadata": {"annotations": {"example.com/changed": "yes"}}}
-    plane.api.patch(POD_GROUPS, group["metadata"]["name"], changed, TEAM).expect()
+    control_plane.api.patch(POD_GROUPS, group["metadata"]["name"], changed, TEAM).expect()
     wait_until(lambda: bound(jobs, "whole") == 3, "all pods to have a node", timeout_s=60)
     jobs.delete("whole")
     # No kubelet says that they have ended.
-    plane.api.request("DELETE", f"/api/v1/namespaces/{TEAM}/pods", {"gracePeriodSeconds": 0}).expect()
-    wait_until(lambda: not plane.api.list(POD_GROUPS, TEAM), "the PodGroup to go with its job")
+    control_plane.api.request("DELETE", f"/api/v1/namespaces/{TEAM}/pods", {"gracePeriodSeconds": 0}).expect()
+    wait_until(lambda: not control_plane.api.list(POD_GROUPS, TEAM), "the PodGroup to go with its job")
 
 
 @pytest.mark.usefixtures("node")
-def test_a_job_that_asks_for_less_starts_with_less(plane: ControlPlane, jobs: Jobs) -> None:
+def test_a_job_that_asks_for_less_starts_with_less(control_plane: ControlPlane, jobs: Jobs) -> None:
     create(jobs, "part", minAvailable=2)
     wait_until(lambda: bound(jobs, "part") == 2, "two pods to have a node", timeout_s=60)
-    (group,) = plane.api.list(POD_GROUPS, TEAM)
+    (group,) = control_plane.api.list(POD_GROUPS, TEAM)
     assert group["spec"]["minMember"] == 2
     jobs.delete("part")

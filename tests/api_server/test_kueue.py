@@ -15,7 +15,7 @@ from cluster_api import Api, wait_until
 from cluster_jobs import Jobs
 from control_plane import ControlPlane, namespace_of
 from kueue import PRIORITY_LABEL, WORKLOADS, Kueue, cluster_queue, flavor, local_queue, workload_priority
-from operator_process import OperatorProcess, install_operator
+from operator_process import OperatorProcess
 
 Json = dict[str, Any]
 
@@ -26,7 +26,7 @@ REQUESTS = {"cpu": "1", "memory": "1Gi"}
 
 
 @pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
+def control_plane() -> Iterator[ControlPlane]:
     """One of its own: Kueue's webhooks would refuse the Jobs of other tests once it is gone."""
     with ControlPlane(definitions=[render_crd()]) as running, Kueue(running):
         make_queues(running.api)
@@ -34,11 +34,9 @@ def plane() -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="module")
-def jobs(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    """The jobs of the team, with an operator that has the rights that it is shipped with."""
-    kubeconfig = plane.kubeconfig(install_operator(plane))
-    with OperatorProcess(tmp_path_factory.mktemp("operator"), kubeconfig):
-        yield Jobs(plane.api, TEAM)
+def jobs(control_plane: ControlPlane, operator: OperatorProcess) -> Jobs:
+    """The jobs of the team."""
+    return Jobs(control_plane.api, TEAM)
 
 
 def make_queues(api: Api) -> None:
@@ -70,8 +68,8 @@ def condition_of(api: Api, job: str, kind: str) -> tuple[str, str]:
     return next(((item["status"], item["message"]) for item in conditions if item["type"] == kind), ("", ""))
 
 
-def test_the_bench_has_the_real_kueue(plane: ControlPlane) -> None:
-    api = plane.api
+def test_the_bench_has_the_real_kueue(control_plane: ControlPlane) -> None:
+    api = control_plane.api
 
     def wait(job: str, kind: str, holds: Callable[[str, str], bool]) -> None:
         wait_until(lambda: holds(*condition_of(api, job, kind)), f"{kind} of {job}")

@@ -174,7 +174,8 @@ class Kubectl:
             ApiRefused: It failed; NoSuchObject where there is no such object.
         """
         left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
-        yield "ADDED", self.read("get", kind, name, timeout_s=left_s)
+        known = self.read("get", kind, name, timeout_s=left_s)
+        yield "ADDED", known
         # As a list of one. ``kubectl get NAME --watch`` reads the object, begins a watch from "now" and drops its first
         # event as known: a change between the two is never told, and a job that starts at once seems to wait for ever.
         # A list has a version from which the watch goes on.
@@ -191,7 +192,9 @@ class Kubectl:
                 return  # it was deleted since it was read, and an empty list says nothing
             for line in () if first is None else itertools.chain([first], stream.read(until_s)):
                 event = decode(line, words)
-                yield str(event.get("type")), event.get("object")
+                change = str(event.get("type")), event.get("object")
+                if change != ("ADDED", known):  # the list begins with what has just been read
+                    yield change
             stream.expect_success()
 
     def _command(self, words: Sequence[str]) -> list[str]:

@@ -106,15 +106,12 @@ def watch_job(
     """
     check_name(name)
     uid: str | None = None
-    seen: object = None
     num_refused = 0
     while True:
         try:
             for kind, document in kubectl.watch(JOBS, name, until_s):
                 num_refused = 0
-                if (kind, document) == ("ADDED", seen):
-                    continue  # each beginning shows what is there
-                job, seen = Job(document), document
+                job = Job(document)
                 if kind == "DELETED" or uid not in (None, job.uid):
                     yield None
                     return

@@ -40,6 +40,7 @@ from bert_trainer.config.json_files import read_json_file
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, find_vocabulary_file
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.bert import Bert
+from bert_trainer.model.task_model import HEAD_PREFIX
 from bert_trainer.parallel.flat_parameters import FlatParameters
 
 # Settings that change what the same tensors compute.
@@ -171,7 +172,7 @@ def _is_pretraining(path: Path) -> bool:
     try:
         check_header(path / MODEL_FILE)
         with safe_open(path / MODEL_FILE, framework="pt") as file:
-            return not any(name.startswith(("head.", "rank0.head.")) for name in file.keys())  # noqa: SIM118
+            return not any(name.startswith((HEAD_PREFIX, f"rank0.{HEAD_PREFIX}")) for name in file.keys())  # noqa: SIM118
     except (OSError, InputError, SafetensorError):
         return True
 

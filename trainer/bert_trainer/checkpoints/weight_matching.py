@@ -21,6 +21,7 @@ from bert_trainer.checkpoints.description import MAX_PADDING_ROWS
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_tokens
 from bert_trainer.errors import InputError
 from bert_trainer.model.layers import BY_ENTRY, EncoderParameters
+from bert_trainer.model.task_model import HEAD_PREFIX
 
 NEXT_SENTENCE = ("pooler.weight", "pooler.bias", "nsp.weight", "nsp.bias")
 """Of heads that a model of ours may lack: their names are translated all the same."""
@@ -36,8 +37,6 @@ _HEADS: Mapping[str, Sequence[str]] = MappingProxyType(
 )
 """What the source may lack, and with it what else it may not have: the encoder is what is expensive to train, but
 numbers that were drawn at random inside a head that was trained make nonsense of the rest."""
-_TASK_HEAD = "head."
-"""How the names of a fine-tuned run's head begin (``model.task_model``)."""
 _TOKEN_TABLE = "embeddings.tokens.weight"
 _ROWS_AT_ONCE = 8192
 _MAX_NAMED, _MAX_LISTED = 5, 8
@@ -221,7 +220,7 @@ def _refuse_misfits(source: Source, misfits: Mapping[str, Sequence[str]]) -> Non
     hint = "use the model section (sizes, architecture) and the vocabulary that it was trained with"
     if set(given) == {"not finite numbers"}:
         hint = "that training has diverged; start from an earlier checkpoint of it"
-    elif set(given) == {"left over"} and all(name.startswith(_TASK_HEAD) for name in given["left over"]):
+    elif set(given) == {"left over"} and all(name.startswith(HEAD_PREFIX) for name in given["left over"]):
         hint = "that run was fine-tuned; name its export, such as runs/mrpc/export/huggingface (format huggingface)"
     raise InputError(
         f"{source.path}: its tensors are not this model's: {counts}\n" + "\n".join(lines),

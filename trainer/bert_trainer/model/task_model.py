@@ -22,6 +22,8 @@ from bert_trainer.model.dropout import DropoutKeys
 from bert_trainer.model.encoder import Encoder
 from bert_trainer.model.precision import at_least_fp32
 
+HEAD_PREFIX = "head."
+"""How the names of a head's parameters begin."""
 # Of DistilBERT's heads: ``seq_classif_dropout`` and ``qa_dropout``, as its authors set them (Sanh et al. 2019).
 _DISTILBERT_DROPOUT: dict[Kind, float] = {"classification": 0.2, "regression": 0.2, "spans": 0.1}
 
@@ -66,7 +68,7 @@ class TaskModel(Encoder):
         weights: by name, with the vocabulary's rows of padding; a pooler may be missing.
         """
         for name, parameter in self.named_parameters():
-            if name.startswith("head.") or (name.startswith("pooler.") and name not in weights):
+            if name.startswith(HEAD_PREFIX) or (name.startswith("pooler.") and name not in weights):
                 continue
             source = weights[name]
             assert source.shape == parameter.shape, f"{name}: {tuple(source.shape)}, here {tuple(parameter.shape)}"
