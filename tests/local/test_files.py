@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_operator import files
 from bert_operator.api.schema.status import JobStatus
-from bert_operator.files import replace_text
-from bert_operator.local.status_file import StatusFile
+from bert_operator.local import status_file
+from bert_operator.local.status_file import StatusFile, replace_text
 from sample_job import sample_job
 
 
@@ -38,7 +37,7 @@ def test_a_file_is_made_anew_even_where_its_name_is_guessed(
     tmp_path: Path, prey: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names: list[str] = []
-    monkeypatch.setattr(files.secrets, "token_hex", lambda size: names.append("0" * 2 * size) or names[-1])
+    monkeypatch.setattr(status_file.secrets, "token_hex", lambda size: names.append("0" * 2 * size) or names[-1])
     (tmp_path / f".status.json.{'0' * 16}.partial").symlink_to(prey)
     with pytest.raises(FileExistsError):
         replace_text(tmp_path / "status.json", "{}")

@@ -45,7 +45,7 @@ def operator_page() -> str:
     """Return what an operator serves that has seen one of everything."""
     service = _Service(Settings())
     service._queue = SimpleNamespace(depth=0, oldest_s=lambda: 0.0)  # type: ignore[assignment]
-    service._resyncer = SimpleNamespace(lag_s=lambda: 0.0)  # type: ignore[assignment]
+    service._resyncs = [SimpleNamespace(lag_s=lambda: 0.0, listed_at_s=0.0)]  # type: ignore[list-item]
     service._reflectors = []
     service._register_gauges()
     told = [{"name": name, "value": "0.5"} for name in JOB_FIGURES]

@@ -1,4 +1,4 @@
-"""A job whose deletion no watch has delivered is forgotten by everybody who remembers something about it."""
+"""What the watch on jobs did not deliver, a list brings; a job that is gone is forgotten by everybody."""
 
 from __future__ import annotations
 
@@ -9,27 +9,50 @@ from typing import Any
 import pytest
 
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.resync import Resyncer
+from bert_operator.cluster.resync import Resync
 from bert_operator.cluster.settings import Settings
 from bert_operator.names import KIND, JobRef
 from cluster_jobs import job_document
 from job_walk import REF, Shape, World
+from patience import PATIENCE_S
 from walking_operator import Operator
 
 
-class EmptyApi:
-    """An API server that has no jobs."""
+class Lists:
+    """An API server that answers one list after the other, and then none."""
 
-    async def pages(self, path: str, limit: int, **_: Any) -> AsyncGenerator[dict[str, Any], None]:
-        yield {"items": []}
+    def __init__(self, *lists: list[dict[str, Any]]) -> None:
+        self._left = list(lists)
+        self.is_through = asyncio.Event()
+
+    async def pages(self, path: str, limit: int, query: Any) -> AsyncGenerator[dict[str, Any], None]:
+        if not self._left:
+            self.is_through.set()
+            await asyncio.Event().wait()
+        yield {"metadata": {"resourceVersion": "99"}, "items": self._left.pop(0)}
 
 
-def resync(index: Index) -> list[JobRef]:
-    """Return the jobs that a resync queues of a cluster that has none."""
-    queued: list[JobRef] = []
-    resyncer = Resyncer(EmptyApi(), index, Settings(), queued.append, lambda _: None)  # type: ignore[arg-type]
-    asyncio.run(resyncer.resync())
-    return queued
+class Listed:
+    """What a resync does with some lists."""
+
+    def __init__(self, index: Index, namespace: str, *lists: list[dict[str, Any]]) -> None:
+        self.queued: list[JobRef] = []
+        api = Lists(*lists)
+        settings = Settings(sweep_seconds=0.001)
+        self.resync = Resync(api, index, settings, namespace, self.queued.append)  # type: ignore[arg-type]
+
+        async def run() -> None:
+            running = asyncio.create_task(self.resync.run())
+            await api.is_through.wait()
+            running.cancel()
+
+        asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def job(name: str, version: int = 7, **spec: Any) -> dict[str, Any]:
+    document = job_document(name)
+    document["metadata"] |= {"namespace": "demo", "uid": f"uid-{name}", "resourceVersion": str(version)}
+    return {**document, "spec": {**document["spec"], **spec}}
 
 
 def tables_with(ref: JobRef, holder: Any) -> Iterator[str]:
@@ -41,13 +64,39 @@ def tables_with(ref: JobRef, holder: Any) -> Iterator[str]:
             yield from tables_with(ref, value)
 
 
-def test_a_resync_queues_a_job_that_it_finds_gone() -> None:
+def test_a_resync_queues_a_job_that_it_finds_gone_and_expects_the_watch_to_say_nothing_of_it() -> None:
     index = Index()
-    document = job_document("gone")
-    document["metadata"] |= {"namespace": "demo", "uid": "uid-1", "resourceVersion": "7"}
-    index.put_job(document)
-    assert resync(index) == [JobRef("demo", "gone")]
+    index.put_job(job("gone"))
+    listed = Listed(index, "", [])
+    assert listed.queued == [JobRef("demo", "gone")]
     assert index.jobs() == []
+    assert listed.resync.lag_s() == 0
+
+
+def test_a_resync_leaves_other_namespaces_and_what_is_newer_than_the_list_alone() -> None:
+    index = Index()
+    index.put_job(job("young", version=100))
+    assert Listed(index, "", []).queued == [JobRef("demo", "young")], "as at every resync"
+    assert Listed(index, "other", []).queued == []
+    assert index.jobs() == [JobRef("demo", "young")]
+
+
+def test_the_watch_lags_until_it_tells_of_a_job_that_a_list_has_brought() -> None:
+    index, known, new = Index(), JobRef("demo", "known"), JobRef("demo", "new")
+    index.put_job(job("known"))
+    listed = Listed(index, "", [job("known"), job("new")])
+    assert listed.queued == [new, known, new], "at once, and as at every resync"
+    assert listed.resync.lag_s() > 0
+    listed.resync.delivered(known)
+    assert listed.resync.lag_s() > 0
+    listed.resync.delivered(new)
+    assert listed.resync.lag_s() == 0
+
+
+def test_a_watch_owes_nothing_any_more_about_a_job_that_is_gone() -> None:
+    listed = Listed(Index(), "", [job("short")], [])
+    assert listed.resync.lag_s() == 0
+    assert listed.queued.count(JobRef("demo", "short")) == 3, "it came, it was resynced, and it went"
 
 
 @pytest.mark.parametrize(

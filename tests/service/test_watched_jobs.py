@@ -28,10 +28,8 @@ class Watch:
     def __init__(self) -> None:
         self.index = Index()
         self.queued: list[JobRef] = []
-        self.seen: list[str] = []
-        registry = build_registry(
-            self.index, self.queued.append, lambda job: self.seen.append(job["metadata"]["resourceVersion"])
-        )
+        self.seen: list[JobRef] = []
+        registry = build_registry(self.index, self.queued.append, self.seen.append)
         (handler,) = registry._watching.get_all_handlers()
         assert (handler.selector.group, handler.selector.any_name) == (API_GROUP, PLURAL)
         self._call = handler.fn
@@ -44,7 +42,7 @@ def test_a_change_is_kept_whole_and_leaves_kopf_nothing_but_its_metadata() -> No
     watch, body = Watch(), delivered(5, phase="Running")
     spec = body["spec"]
     watch.deliver("ADDED", body)
-    assert (watch.queued, watch.seen) == ([DEMO], ["5"])
+    assert (watch.queued, watch.seen) == ([DEMO], [DEMO])
     summary = watch.index.job(DEMO)
     assert summary is not None
     # At once, as it came, and from its bytes.

@@ -129,7 +129,7 @@ class ApiClient:
         return await self._request(_Request("GET", path, query=query))
 
     async def pages(
-        self, path: str, limit: int, query: Mapping[str, str] | None = None, *, metadata_only: bool = False
+        self, path: str, limit: int, query: Mapping[str, str] | None = None
     ) -> AsyncGenerator[Document, None]:
         """Yield a list page by page; a page can be freed before the next one is requested.
 
@@ -139,16 +139,15 @@ class ApiClient:
             path: Of the collection.
             limit: Most objects of a page; fewer where so many are more than ``MAX_BYTES``.
             query: Besides, such as selectors.
-            metadata_only: Leave out everything else of the objects.
 
         Raises:
             ApiError: as for any request; 410 where a list took too long.
         """
-        accept, resume = _METADATA_ONLY if metadata_only else _JSON, ""
+        resume = ""
         while True:
             given = {**(query or {}), "limit": str(limit), **({"continue": resume} if resume else {})}
             try:
-                page = await self._request(_Request("GET", path, query=given, accept=accept))
+                page = await self._request(_Request("GET", path, query=given))
             except ApiError as error:
                 if error.reason != TOO_LARGE or limit == 1:
                     raise

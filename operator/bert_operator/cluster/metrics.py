@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
 from bert_operator.api.schema.conditions import FailureReason
@@ -54,8 +54,6 @@ class Metrics:
         self._dropped = self._counter("bert_operator_events_dropped_total")
         self._refused_records = self._counter("bert_operator_progress_records_refused_total")
         self._watch_events = self._counter("bert_operator_watch_events_total")
-        found = METRICS["bert_operator_last_sweep_timestamp_seconds"]
-        self._resyncs = Gauge("bert_operator_last_sweep_timestamp_seconds", found.text, registry=self.registry)
         ProcessCollector(namespace="bert_operator", registry=self.registry)
         self.add_view("bert_operator_memory_limit_bytes", read_memory_limit)
         # A counter that appears with its first failure has no rate() before the second.
@@ -97,10 +95,6 @@ class Metrics:
     def watched(self, kind: str) -> None:
         """Count an object that a watch delivered."""
         self._watch_events.labels(kind).inc()
-
-    def resynced(self, now_s: float) -> None:
-        """Record a finished resync."""
-        self._resyncs.set(now_s)
 
     def add_view(self, name: str, read: Callable[[], Mapping[str, float]]) -> None:
         """Register a gauge whose values are computed at every scrape.

@@ -3,7 +3,7 @@
 For children, pods and Warning events, of which there are many and of which only a few fields matter: every object is
 reduced to its summary while it is read, so that a list of thousands is never in memory as a whole. After 410 Gone it
 lists again and drops what was deleted in between. A stream that is silent for longer than the API server's bookmarks
-are apart counts as dead and is reopened.
+are apart counts as dead and is reopened. Jobs it only lists (``resync``).
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Reflector:
         self._enqueue = enqueue
         self._watched = watched
         self._query = {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
-        self._put = {"Pod": index.put_pod, "Event": index.put_warning}.get(kind, index.put_child)
+        self._put = {"Pod": index.put_pod, "Event": index.put_warning, "BertPretrainJob": index.put_job}.get(
+            kind, index.put_child
+        )
         self._answered_at_s = time.monotonic()
         self._is_answered = True
         self._version = ""

@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
-from typing import Any
 
 import uvloop
 from kubernetes.aio.client.configuration import Configuration
@@ -22,7 +21,7 @@ from kubernetes.aio.config import ConfigException
 
 from bert_operator.api.crd import PLURAL
 from bert_operator.api.schema.json_schema import job_node
-from bert_operator.cluster.client import ApiClient, ApiError, load_configuration
+from bert_operator.cluster.client import MAX_PAUSE_S, ApiClient, ApiError, load_configuration
 from bert_operator.cluster.health import Health, serve_http
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.lease import Lease, find_own_namespace, make_identity
@@ -33,19 +32,16 @@ from bert_operator.cluster.priority_booster import PriorityBooster
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.recorder import EventRecorder
 from bert_operator.cluster.reflector import Reflector
-from bert_operator.cluster.resync import Resyncer
+from bert_operator.cluster.resync import Resync
 from bert_operator.cluster.settings import Settings
-from bert_operator.cluster.watches import UnlimitedBackOffs, build_registry, handle_signals, watch_jobs
+from bert_operator.cluster.watches import build_registry, handle_signals, watch_jobs
 from bert_operator.cluster.work_queue import WorkQueue
 from bert_operator.cluster.workload_reader import WorkloadReader
 from bert_operator.errors import OperatorError
-from bert_operator.names import API_GROUP, API_VERSION, JobRef
+from bert_operator.names import API_GROUP, API_VERSION, KIND, JobRef
 from bert_operator.render import names
 
 _WAIT_FOR_API_S = 2.0
-_POLL_S = 0.2
-_STEADY_S = 60.0
-"""A watch that ran for this long before it failed is restarted without a longer back-off."""
 
 _log = logging.getLogger(__name__)
 
@@ -114,7 +110,10 @@ class _Service:
                 clock=api.now_s,
             )
             self._queue = WorkQueue(reconciler.reconcile, self._metrics)
-            self._resyncer = Resyncer(api, self._index, self._settings, self._enqueue, self._metrics.resynced)
+            self._resyncs = [
+                Resync(api, self._index, self._settings, namespace, self._enqueue)
+                for namespace in self._settings.namespaces or ("",)
+            ]
             self._reflectors = list(self._make_reflectors(api))
             self._register_gauges()
             health = Health(self._watch_lags_s, self._queue.oldest_s, self._ready.is_set, self._settings)
@@ -179,15 +178,21 @@ class _Service:
                 await self._lease.release()
 
     async def _run_in_order(self, api: ApiClient) -> None:
-        """Watch jobs once the initial lists of children are complete; get ready once all jobs are known too."""
+        """Get to know all jobs once the initial lists of children are complete; be ready then."""
         await self._wait_for_own_api(api)
         for reflector in self._reflectors:
             await reflector.synced.wait()
         self._synced.set()
-        kopf_is_up = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._become_ready(kopf_is_up))
-            await self._watch_jobs(api, kopf_is_up)
+            for resync in self._resyncs:
+                tasks.create_task(resync.run())
+            tasks.create_task(self._watch_jobs(api))
+            for resync in self._resyncs:
+                await resync.synced.wait()
+            if self._lease is not None:
+                # One that may not look at it would never work, and must not count as a replica that can take over.
+                await self._lease.seen.wait()
+            self._ready.set()
 
     async def _lead(self, lease: Lease) -> None:
         """Wait for the Lease, and lead while it is held. Raises LeaseLost."""
@@ -216,53 +221,31 @@ class _Service:
             if self._booster is not None:
                 tasks.create_task(self._booster.run())
 
-    async def _watch_jobs(self, api: ApiClient, kopf_is_up: asyncio.Event) -> None:
+    async def _watch_jobs(self, api: ApiClient) -> None:
         """Run kopf until the process gets a signal; while it is down, the resync delivers what its watch would."""
         registry = build_registry(self._index, self._enqueue, self._note_delivery)
-        pauses = iter(UnlimitedBackOffs())
         while not self._stop.is_set():
-            began_s, why = time.monotonic(), "it ended"
+            why = "it ended"
             try:
-                await watch_jobs(registry, self._settings, self._stop, kopf_is_up)
+                await watch_jobs(registry, self._settings, self._stop)
             except Exception as error:
                 why = repr(error)
             if self._stop.is_set():
                 return
-            if time.monotonic() - began_s > _STEADY_S:
-                pauses = iter(UnlimitedBackOffs())
             _log.warning("The watch on BertPretrainJobs failed (%s); restarting it", why)
-            await asyncio.sleep(next(pauses))
+            await asyncio.sleep(MAX_PAUSE_S)
             # kopf discovers its resource once, when it starts.
             await self._wait_for_own_api(api)
 
-    async def _become_ready(self, kopf_is_up: asyncio.Event) -> None:
-        await kopf_is_up.wait()
-        pauses = iter(UnlimitedBackOffs())
-        while True:
-            pause_s = _POLL_S
-            try:
-                await self._resyncer.resync()
-                # kopf does not report when its initial list is complete; a resync that misses nothing shows it.
-                if self._resyncer.lag_s() == 0:
-                    break
-            except ApiError as error:
-                pause_s = next(pauses)
-                _log.warning("Not ready yet (%s); retrying in %.1f s", error, pause_s)
-            await asyncio.sleep(pause_s)
-        if self._lease is not None:
-            # One that may not look at it would never work, and must not count as a replica that can take over.
-            await self._lease.seen.wait()
-        self._ready.set()
-        await self._resyncer.run()
-
-    def _note_delivery(self, job: Mapping[str, Any]) -> None:
-        """Note a change of a job that its watch has delivered."""
-        self._metrics.watched("BertPretrainJob")
-        self._resyncer.delivered(job)
+    def _note_delivery(self, ref: JobRef) -> None:
+        """Note that kopf's watch told of a job."""
+        self._metrics.watched(KIND)
+        for resync in self._resyncs:
+            resync.delivered(ref)
 
     def _watch_lags_s(self) -> Mapping[str, float]:
         """Return for how many seconds each watch has not delivered a change, or has been silent beyond normal."""
-        lags: dict[str, float] = {"BertPretrainJob": self._resyncer.lag_s()}
+        lags = {KIND: max(resync.lag_s() for resync in self._resyncs)}
         for reflector in self._reflectors:
             # Twice: a stream that is silent for once this time is reopened, and gets as long again.
             silent_s = reflector.silent_s - 2 * self._settings.watch_silence_seconds
@@ -288,6 +271,9 @@ class _Service:
     def _register_gauges(self) -> None:
         views: Mapping[str, Callable[[], Mapping[str, float]]] = {
             "bert_operator_watch_lag_seconds": self._watch_lags_s,
+            "bert_operator_last_sweep_timestamp_seconds": lambda: {
+                "": min(resync.listed_at_s for resync in self._resyncs)
+            },
             "bert_operator_queue_depth": lambda: {"": self._queue.depth},
             "bert_operator_queue_oldest_seconds": lambda: {"": self._queue.oldest_s()},
             "bert_operator_known_objects": self._index.count,

@@ -9,33 +9,33 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import kopf
 
 from bert_operator.api.crd import PLURAL
-from bert_operator.cluster.client import MAX_PAUSE_S, REQUEST_TIMEOUT_S
+from bert_operator.cluster.client import REQUEST_TIMEOUT_S
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.settings import Settings
 from bert_operator.names import API_GROUP, API_VERSION, JobRef
 
-Body = Mapping[str, Any]
-
 JOBS_PER_PAGE = 10
 """A job may have 256 KiB, its annotations as much again, its status a little more: at most some 8 MB a page."""
+RETRY_S = 2.0
+"""Before a request is repeated that failed."""
 
 
 def build_registry(
-    index: Index, enqueue: Callable[[JobRef], None], watched: Callable[[Body], None]
+    index: Index, enqueue: Callable[[JobRef], None], watched: Callable[[JobRef], None]
 ) -> kopf.OperatorRegistry:
-    """Return the handlers. watched: called with every object that the watch delivers."""
+    """Return the handlers. watched: called with every job that the watch delivers."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.event(API_GROUP, API_VERSION.partition("/")[2], PLURAL, registry=registry)
     async def on_change(event: Mapping[str, Any], **_: Any) -> None:
         body = event["object"]
-        watched(body)
+        watched(JobRef(body["metadata"]["namespace"], body["metadata"]["name"]))
         # Objects of kopf's initial list have the type None; those that are gone are missing from it, and left to the
         # resync.
         ref = index.drop(body) if event["type"] == "DELETED" else index.put_job(body)
@@ -59,13 +59,6 @@ def _let_go(body: dict[str, Any]) -> None:
     body["metadata"].pop("managedFields", None)
     for key in ("spec", "status"):
         body.pop(key, None)
-
-
-class UnlimitedBackOffs:
-    """Seconds before each retry. Kopf gives up when a finite list of them is exhausted."""
-
-    def __iter__(self) -> Iterator[float]:
-        return itertools.chain([0.2, 0.5, 1, 1, 2, 2], itertools.repeat(MAX_PAUSE_S))
 
 
 class _AllButWatchers(frozenset[Any]):
@@ -107,24 +100,21 @@ def build_settings(settings: Settings) -> kopf.OperatorSettings:
     watching.inactivity_timeout = settings.watch_silence_seconds
     watching.chunk_size = JOBS_PER_PAGE
     kopf_settings.networking.request_timeout = REQUEST_TIMEOUT_S
-    kopf_settings.networking.error_backoffs = UnlimitedBackOffs()
-    # Not used as long as there are only event handlers; set so that kopf's default name can never appear on an object.
+    # Without an end: kopf gives up its watches when a finite list is exhausted.
+    kopf_settings.networking.error_backoffs = itertools.repeat(RETRY_S)
+    # kopf takes its default one off every object that has it, also where another operator of the cluster put it.
     kopf_settings.persistence.finalizer = f"{API_GROUP}/finalizer"
-    kopf_settings.persistence.progress_storage = kopf.StatusProgressStorage(field="status.kopf")
     kopf_settings.persistence.diffbase_storage = _NoDiffs()
     return kopf_settings
 
 
-async def watch_jobs(
-    registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event, ready: asyncio.Event
-) -> None:
+async def watch_jobs(registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event) -> None:
     """Watch until ``stop`` is set.
 
     Args:
         registry: The handlers.
         settings: The operator's.
         stop: Ends the watch.
-        ready: Set once kopf is running.
 
     Raises:
         Exception: kopf gave up, as it does on any response that it does not handle: a list whose continue token has
@@ -139,7 +129,6 @@ async def watch_jobs(
         # Only used among peers. By default kopf looks up the user's name, and the image's user has none.
         identity=cast(Any, "bert-operator"),
         stop_flag=stop,
-        ready_flag=ready,
     )
     handle_signals(stop)  # kopf has installed its own
     await kopf.run_tasks(tasks, ignored=_AllButWatchers())

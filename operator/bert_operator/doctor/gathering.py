@@ -89,8 +89,6 @@ SOURCES: Mapping[str, Source] = {
     "claims": Source("api/v1", "persistentvolumeclaims", is_scoped=True),
     "pull events": Source("api/v1", "events", is_scoped=True, query=(("fieldSelector", "reason=Pulled"),)),
 }
-OPTIONAL = frozenset({"operator metrics"})
-"""What many clusters do not have; nothing is said of its absence."""
 
 
 def gather(reader: Reader, *, namespace: str = "", is_before: bool = False) -> Snapshot:

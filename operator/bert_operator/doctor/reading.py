@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 FORBIDDEN, NOT_FOUND, NO_ANSWER = 403, 404, 0
-UNAUTHORIZED = 401
 
 
 class Refused(Exception):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from bert_operator.errors import EXIT_FAILED, EXIT_SUCCEEDED, DocumentError
+from bert_operator.errors import EXIT_FAILED, EXIT_SUCCEEDED, DocumentError, LaunchError
 from bert_operator.names import KIND
 from bert_operator.plugin.changing import manifest_of
 from bert_operator.plugin.context import Context
 from bert_operator.plugin.job import Job
 from bert_operator.plugin.kubectl import explain
-from bert_operator.plugin.programs import run_operator_command
 from bert_operator.plugin.reading import read_job
 from bert_operator.plugin.verbs.steering import teller
 from bert_operator.plugin.views.progress_line import progress_line
@@ -22,6 +24,7 @@ from bert_operator.yaml_text import render_yaml
 
 _NO_DIFFERENCE, _DIFFERENT = 0, 1
 """Exit codes of ``kubectl diff``."""
+_PACKAGE = "bert-pretrain-operator[operator]"
 
 
 def add_submit_options(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +49,7 @@ def run_submit(arguments: argparse.Namespace, context: Context) -> int:
     """Create the jobs of a manifest, or change them, as kubectl apply does."""
     given = sys.stdin.read() if arguments.file == "-" else None
     if arguments.dry_run == "client":
-        return run_operator_command(["check", arguments.file], "--dry-run=client", given=given)
+        return _run_operator(["check", arguments.file], "--dry-run=client", given=given)
     if arguments.diff:
         return _show_difference(arguments.file, given, context)
     dry_run = ["--dry-run=server"] if arguments.dry_run == "server" else []
@@ -129,7 +132,7 @@ def add_lint_options(parser: argparse.ArgumentParser) -> None:
 
 def run_lint(arguments: argparse.Namespace, context: Context) -> int:
     """Report all problems of job files, as bert-operator check --cluster does; no cluster is asked."""
-    return run_operator_command(["check", "--cluster", *arguments.files], "lint")
+    return _run_operator(["check", "--cluster", *arguments.files], "lint")
 
 
 def add_render_options(parser: argparse.ArgumentParser) -> None:
@@ -160,4 +163,28 @@ def run_render(arguments: argparse.Namespace, context: Context) -> int:
     given = sys.stdin.read() if arguments.file == "-" else None
     settings = ["--settings", str(arguments.settings)] if arguments.settings else []
     words = ["render", arguments.file, "--show", arguments.show, *settings]
-    return run_operator_command(words, "render", given=given)
+    return _run_operator(words, "render", given=given)
+
+
+def _run_operator(words: Sequence[str], needed_for: str, *, given: str | None = None) -> int:
+    """Run ``bert-operator`` with these words, in this terminal; return its exit code.
+
+    What needs more than the standard library is its own, and done where it is installed.
+
+    Args:
+        words: What stands behind ``bert-operator``.
+        needed_for: What cannot be done without it.
+        given: Its standard input; None: this process's own.
+
+    Raises:
+        LaunchError: It is not installed.
+    """
+    # Beside the interpreter first: in a virtual environment that is not activated it is not in PATH.
+    beside = Path(sys.executable).with_name("bert-operator")
+    program = str(beside) if beside.is_file() else shutil.which("bert-operator")
+    if program is None:
+        raise LaunchError(
+            f"{needed_for}: needs the rules of the job in Python, and bert-operator is not installed",
+            hint=f"pip install '{_PACKAGE}'; submit --dry-run=server has the API server judge the manifest instead",
+        )
+    return subprocess.run([program, *words], input=given, text=True, check=False).returncode
