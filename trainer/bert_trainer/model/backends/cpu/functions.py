@@ -3,8 +3,8 @@
 Activations are fp32 or bf16 and share one type; parameters and their gradients are fp32, products of weights run in
 the activations' type, and whatever is summed inside a kernel is summed in fp32.
 
-Letters: N tokens, B rows, D features, H heads, E = D / H, F features of the inner layer, M masked positions,
-V logits of a position.
+Letters: N tokens, B rows, D features, H heads, E = D / H, F features of the inner layer, P positions of a table,
+M masked positions, V logits of a position.
 """
 
 from __future__ import annotations
@@ -127,6 +127,59 @@ def drop_add_norm(
     return _DropAddNorm.apply(library, y_ND, bias_D, x_ND, norm.weight, norm.bias, norm.eps, drop)  # type: ignore[no-any-return]
 
 
+class _AddNorm(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, library: Library, y: Tensor, x: Tensor, gamma: Tensor, eps: float, drop: Drop | None
+    ) -> tuple[Tensor, Tensor]:
+        total, out = torch.empty_like(y), torch.empty_like(y)
+        mean, deviation = torch.empty(2, y.shape[0])
+        library.call("add_norm", y.dtype, y, x, gamma, *_arguments(drop), eps, total, out, mean, deviation, *y.shape)
+        ctx.save_for_backward(total, mean, deviation, gamma)
+        ctx.library, ctx.drop = library, drop
+        return total, out
+
+    @staticmethod
+    def backward(ctx: Any, grad_total: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad, grad_total = grad.contiguous(), grad_total.contiguous()
+        grad_x, to_gamma = torch.empty_like(grad), torch.zeros(grad.shape[1])
+        # Where nothing is dropped, y's gradient is x's.
+        grad_y = grad_x if ctx.drop is None else torch.empty_like(grad)
+        saved = (grad, grad_total, *ctx.saved_tensors, *_arguments(ctx.drop))
+        ctx.library.call("add_norm_gradient", grad.dtype, *saved, grad_y, grad_x, to_gamma, *grad.shape)
+        return None, grad_y, grad_x, to_gamma, None, None
+
+
+def add_norm(
+    library: Library, y_ND: Tensor, x_ND: Tensor, norm: torch.nn.LayerNorm, drop: Drop | None
+) -> tuple[Tensor, Tensor]:
+    """Return total = x + dropout(y) and LayerNorm(total), (N, D) each. norm: a gain alone."""
+    return _AddNorm.apply(library, y_ND, x_ND, norm.weight, norm.eps, drop)  # type: ignore[no-any-return]
+
+
+class _Norm(Function):
+    @staticmethod
+    def forward(ctx: Any, library: Library, x: Tensor, gamma: Tensor, eps: float) -> Tensor:
+        out = torch.empty_like(x)
+        mean, deviation = torch.empty(2, x.shape[0])
+        library.call("norm", x.dtype, x, gamma, eps, out, mean, deviation, *x.shape)
+        ctx.save_for_backward(x, mean, deviation, gamma)
+        ctx.library = library
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad = grad.contiguous()
+        grad_x, to_gamma = torch.empty_like(grad), torch.zeros(grad.shape[1])
+        ctx.library.call("norm_gradient", grad.dtype, grad, *ctx.saved_tensors, grad_x, to_gamma, *grad.shape)
+        return None, grad_x, to_gamma, None
+
+
+def norm(library: Library, x_ND: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
+    """Return LayerNorm(x), (N, D). norm: a gain alone."""
+    return _Norm.apply(library, x_ND, norm.weight, norm.eps)  # type: ignore[no-any-return]
+
+
 class _BiasGelu(Function):
     @staticmethod
     def forward(ctx: Any, library: Library, y: Tensor, bias: Tensor, by_tanh: bool) -> Tensor:
@@ -151,14 +204,76 @@ def bias_gelu(library: Library, y_NF: Tensor, bias_F: Tensor, *, by_tanh: bool) 
     return _BiasGelu.apply(library, y_NF, bias_F, by_tanh)  # type: ignore[no-any-return]
 
 
+class _GatedGelu(Function):
+    @staticmethod
+    def forward(ctx: Any, library: Library, y: Tensor, by_tanh: bool) -> Tensor:
+        out = y.new_empty(y.shape[0], y.shape[1] // 2)
+        library.call("gated_gelu", y.dtype, y, out, *out.shape, by_tanh)
+        ctx.save_for_backward(y)
+        ctx.library, ctx.by_tanh = library, by_tanh
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (y,) = ctx.saved_tensors
+        grad, grad_y = grad.contiguous(), torch.empty_like(y)
+        ctx.library.call("gated_gelu_gradient", y.dtype, grad, y, grad_y, *grad.shape, ctx.by_tanh)
+        return None, grad_y, None
+
+
+def gated_gelu(library: Library, y_N2F: Tensor, *, by_tanh: bool) -> Tensor:
+    """Return GELU(first half) times second half, (N, F); exact or by its tanh approximation."""
+    return _GatedGelu.apply(library, y_N2F, by_tanh)  # type: ignore[no-any-return]
+
+
+class _Rotate(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, library: Library, qkv: Tensor, cosines: Tensor, sines: Tensor, positions: Tensor, num_heads: int
+    ) -> Tensor:
+        ctx.library, ctx.tables, ctx.num_heads = library, (cosines, sines, positions), num_heads
+        # In place: a fresh product, as for ``add_bias``.
+        ctx.mark_dirty(qkv)
+        return _rotated(library, qkv, ctx.tables, num_heads, 1.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # In place again: ``attention`` has made it for nobody else.
+        return None, _rotated(ctx.library, grad.contiguous(), ctx.tables, ctx.num_heads, -1.0), None, None, None, None
+
+
+def _rotated(library: Library, qkv: Tensor, tables: Sequence[Tensor], num_heads: int, direction: float) -> Tensor:
+    tokens, row = qkv.shape
+    # Heads of q and of k lie side by side.
+    library.call("rotate", qkv.dtype, qkv, *tables, direction, tokens, row, 2 * num_heads, row // 3 // num_heads)
+    return qkv
+
+
+def rotate(
+    library: Library,
+    qkv_N3D: Tensor,
+    cosines_PE2: Tensor,
+    sines_PE2: Tensor,
+    positions_N: Tensor,
+    num_heads: int,
+) -> Tensor:
+    """Rotate queries and keys by the angles of their positions, in place, for ``attention`` and nothing else.
+
+    Feature i of a head and feature i + E / 2 make a pair. cosines_PE2, sines_PE2: fp32, (P, E / 2). positions_N: int64.
+    """
+    return _Rotate.apply(library, qkv_N3D, cosines_PE2, sines_PE2, positions_N, num_heads)  # type: ignore[no-any-return]
+
+
 class _Attention(Function):
     @staticmethod
-    def forward(ctx: Any, library: Library, qkv: Tensor, starts: Tensor, num_heads: int, drop: Drop | None) -> Tensor:
+    def forward(
+        ctx: Any, library: Library, qkv: Tensor, starts: Tensor, num_heads: int, drop: Drop | None, reach: int | None
+    ) -> Tensor:
         tokens, size = qkv.shape[0], qkv.shape[1] // 3
         out = torch.empty(tokens, size, dtype=qkv.dtype)
         # Of each query's softmax, in fp32: with it and the output the backward pass makes the weights again.
         logsum = torch.empty(tokens, num_heads)
-        ctx.shape = (3 * size, len(starts), tokens, num_heads, size // num_heads)
+        ctx.shape = (tokens if reach is None else reach, 3 * size, len(starts), tokens, num_heads, size // num_heads)
         ctx.constants = (starts, *_arguments(drop), 1.0 / math.sqrt(size // num_heads))
         library.call("attention", qkv.dtype, *_parts(qkv), *ctx.constants, out, logsum, *ctx.shape)
         ctx.save_for_backward(qkv, out, logsum)
@@ -171,19 +286,27 @@ class _Attention(Function):
         grad, grad_qkv = grad.contiguous(), torch.empty_like(qkv)
         saved = (grad, out, logsum, *_parts(qkv), *ctx.constants)
         ctx.library.call("attention_gradient", qkv.dtype, *saved, *_parts(grad_qkv), *ctx.shape)
-        return None, grad_qkv, None, None, None
+        return None, grad_qkv, None, None, None, None
 
 
 def _parts(qkv: Tensor) -> Sequence[Tensor]:
     return qkv.chunk(3, dim=1)  # views: their rows lie 3 * D apart
 
 
-def attention(library: Library, qkv_N3D: Tensor, starts_B: Tensor, num_heads: int, drop: Drop | None) -> Tensor:
+def attention(
+    library: Library,
+    qkv_N3D: Tensor,
+    starts_B: Tensor,
+    num_heads: int,
+    drop: Drop | None,
+    reach: int | None = None,
+) -> Tensor:
     """Return softmax attention inside each row, (N, D).
 
-    starts_B: int64, the place of every row's first token. drop: keys of rows at this site, int32 (B,).
+    starts_B: int64, the place of every row's first token. drop: keys of rows at this site, int32 (B,). reach: how many
+    places away a token sees others of its row, on both sides; None for all of them.
     """
-    return _Attention.apply(library, qkv_N3D, starts_B, num_heads, drop)  # type: ignore[no-any-return]
+    return _Attention.apply(library, qkv_N3D, starts_B, num_heads, drop, reach)  # type: ignore[no-any-return]
 
 
 class _CrossEntropy(Function):

@@ -24,13 +24,20 @@ _DROPOUT = [_POINTER, ctypes.c_int32, _FLOAT]
 _SIGNATURES: dict[str, list[Any]] = {
     "drop_add_norm": [*[_POINTER] * 5, *_DROPOUT, _FLOAT, *[_POINTER] * 4, _LONG, _LONG, _INT],
     "drop_add_norm_gradient": [*[_POINTER] * 5, *_DROPOUT, *[_POINTER] * 5, _LONG, _LONG, _INT],
+    "add_norm": [*[_POINTER] * 3, *_DROPOUT, _FLOAT, *[_POINTER] * 4, _LONG, _LONG, _INT],
+    "add_norm_gradient": [*[_POINTER] * 6, *_DROPOUT, *[_POINTER] * 3, _LONG, _LONG, _INT],
+    "norm": [_POINTER, _POINTER, _FLOAT, *[_POINTER] * 3, _LONG, _LONG, _INT],
+    "norm_gradient": [*[_POINTER] * 7, _LONG, _LONG, _INT],
     "drop": [_POINTER, *_DROPOUT, _POINTER, _LONG, _LONG, _INT],
     "bias_gelu": [*[_POINTER] * 3, _LONG, _LONG, _INT, _INT],
     "bias_gelu_gradient": [*[_POINTER] * 5, _LONG, _LONG, _INT, _INT],
+    "gated_gelu": [_POINTER, _POINTER, _LONG, _LONG, _INT, _INT],
+    "gated_gelu_gradient": [*[_POINTER] * 3, _LONG, _LONG, _INT, _INT],
+    "rotate": [*[_POINTER] * 4, _FLOAT, *[_LONG] * 4, _INT],
     "column_sums": [_POINTER, _POINTER, _LONG, _LONG, _INT],
     "cross_entropy": [*[_POINTER] * 4, _LONG, _LONG, _LONG, _INT, _INT],
-    "attention": [*[_POINTER] * 4, *_DROPOUT, _FLOAT, _POINTER, _POINTER, *[_LONG] * 5, _INT],
-    "attention_gradient": [*[_POINTER] * 7, *_DROPOUT, _FLOAT, *[_POINTER] * 3, *[_LONG] * 5, _INT],
+    "attention": [*[_POINTER] * 4, *_DROPOUT, _FLOAT, _POINTER, _POINTER, *[_LONG] * 6, _INT],
+    "attention_gradient": [*[_POINTER] * 7, *_DROPOUT, _FLOAT, *[_POINTER] * 3, *[_LONG] * 6, _INT],
 }
 _FP32_SIGNATURES: dict[str, list[Any]] = {
     "gradients_to_update": [*[_POINTER] * 4, *[_FLOAT] * 8, _POINTER, *[_LONG] * 3, _INT],

@@ -5,6 +5,9 @@
 // backward pass makes the weights again from the logarithm of the softmax's sum, as FlashAttention does (Dao et al.
 // 2022, algorithm 4).
 //
+// A token sees those of its row that are at most `reach` places away, on both sides, itself among them. A task goes
+// through its row by blocks of queries, and copies only what a block sees: time and memory grow with T * reach.
+//
 // A tile's operand is kept in units of 32 bits: one float, or two neighbouring bf16 along the axis that is summed.
 #include <algorithm>
 #include <cmath>
@@ -125,22 +128,48 @@ struct Problem {
     const int32_t* keys_B;  // of the site, or null for no dropout
     float scale;            // of scores
     long H, E;
-    long row;  // elements from one token to the next in q, k and v
+    long row;    // elements from one token to the next in q, k and v
+    long reach;  // at least the longest row's length where every token sees its whole row
 };
 
 struct Task {
     long first, T, row, head;  // the row's first token, its tokens, its number
-    // T rounded up to whole vectors: the width of score tiles. Columns beyond T are zeros or are cleared.
-    long padded() const { return (T + LANES - 1) / LANES * LANES; }
 };
 
-// Copies of one head's rows as operands, with zeros beyond T.
+// The width of score tiles. Columns beyond the keys are zeros or are cleared.
+long whole_vectors(long keys) { return (keys + LANES - 1) / LANES * LANES; }
+// From one row over a block's keys to the next. No multiple of 1 KiB: a column would lie in few sets of the cache, which
+// costs 4 to 9 % of the backward pass on rows of 256 and 512 tokens (AVX2).
+long stride_of(long keys) {
+    const long width = whole_vectors(keys);
+    return width % 256 ? width : width + LANES;
+}
+
+// Some queries of a row, and the keys that they see; by their places in the row.
+struct Block {
+    long first, queries, low, keys;
+    Block(const Task& task, long reach, long first, bool whole)
+        : first(first), queries(whole ? task.T : std::min(QUERIES, task.T - first)), low(std::max(0L, first - reach)),
+          keys(std::min(task.T, first + queries + reach) - low) {}
+    // Keys that some of the ROWS queries from `query` on see: from a whole vector on, counted from `low`.
+    struct Span {
+        long begin, keys;
+    };
+    Span seen(long query, long reach) const {
+        const long begin = std::max(0L, query - reach - low) / LANES * LANES;
+        return {begin, std::min(keys, query + ROWS + reach - low) - begin};
+    }
+    // A multiple of ROWS, so that tiles begin where units do.
+    static constexpr long QUERIES = 256;
+};
+
+// Copies of `count` rows of one head as operands, with zeros beyond them.
 template <class U, class T>
 struct Operand {
     static constexpr bool is_unit = sizeof(T) * U::DEPTH == sizeof(uint32_t);  // as they are, neighbours make a unit
     // (T, E) summed over E, for the left.
-    static void rows(const T* x, long stride, const Task& task, long E, uint32_t* out) {
-        for (long i = 0; i < task.T; ++i) {
+    static void rows(const T* x, long stride, long count, long E, uint32_t* out) {
+        for (long i = 0; i < count; ++i) {
             auto* __restrict to = reinterpret_cast<typename U::Element*>(out) + i * E;
             const T* __restrict from = x + i * stride;
             if constexpr (is_unit) std::copy(from, from + E, to);
@@ -148,36 +177,36 @@ struct Operand {
         }
     }
     // (E, T) summed over E, for the right.
-    static void columns(const T* x, long stride, const Task& task, long E, uint32_t* out) {
-        const long width = task.padded(), deep = E / U::DEPTH;
+    static void columns(const T* x, long stride, long count, long E, uint32_t* out) {
+        const long width = stride_of(count), deep = E / U::DEPTH;
 #ifdef __AVX512F__
         if (is_unit && deep % LANES == 0) {
-            for (long first = 0; first < task.T; first += LANES)
+            for (long first = 0; first < count; first += LANES)
                 for (long e = 0; e < deep; e += LANES)
                     transpose(reinterpret_cast<const uint32_t*>(x + first * stride) + e, stride / U::DEPTH,
-                              task.T - first, out + e * width + first, width);
+                              count - first, out + e * width + first, width);
             return;
         }
 #endif
-        for (long first = 0; first < task.T; first += LANES) {  // as many as share the lines that are written
-            const long stop = std::min(first + LANES, task.T);
+        for (long first = 0; first < count; first += LANES) {  // as many as share the lines that are written
+            const long stop = std::min(first + LANES, count);
             for (long e = 0; e < deep; ++e)
                 for (long i = first; i < stop; ++i) {
                     const T* from = x + i * stride + e * U::DEPTH;
                     out[e * width + i] = U::unit(from[0], from[U::DEPTH - 1]);
                 }
         }
-        for (long e = 0; e < deep; ++e) std::fill(out + e * width + task.T, out + (e + 1) * width, 0u);
+        for (long e = 0; e < deep; ++e) std::fill(out + e * width + count, out + (e + 1) * width, 0u);
     }
     // (T, E) summed over T, for the right.
-    static void stack(const T* x, long stride, const Task& task, long E, uint32_t* out) {
+    static void stack(const T* x, long stride, long count, long E, uint32_t* out) {
         long i = 0;
-        for (; i + U::DEPTH <= task.T; i += U::DEPTH) join(x + i * stride, x + (i + U::DEPTH - 1) * stride, E, out + i / U::DEPTH * E);
-        if (i < task.T) {
+        for (; i + U::DEPTH <= count; i += U::DEPTH) join(x + i * stride, x + (i + U::DEPTH - 1) * stride, E, out + i / U::DEPTH * E);
+        if (i < count) {
             join<true>(x + i * stride, x + i * stride, E, out + i / U::DEPTH * E);
             i += U::DEPTH;
         }
-        std::fill(out + i / U::DEPTH * E, out + task.padded() / U::DEPTH * E, 0u);
+        std::fill(out + i / U::DEPTH * E, out + whole_vectors(count) / U::DEPTH * E, 0u);
     }
 
     // Two neighbours along the axis that is summed, as units; alone: nothing but the first.
@@ -189,11 +218,11 @@ struct Operand {
 
 // Some rows of a tile (rows, width) as units along the rows' axis; the tile's first row is even.
 template <class U>
-void turn(const float* tile, long rows, long width, uint32_t* out) {
+void turn(const float* tile, long rows, long width, uint32_t* out, long out_row) {
     long i = 0;
-    for (; i + U::DEPTH <= rows; i += U::DEPTH)
-        Operand<U, float>::join(tile + i * width, tile + (i + U::DEPTH - 1) * width, width, out + i / U::DEPTH * width);
-    if (i < rows) Operand<U, float>::template join<true>(tile + i * width, tile + i * width, width, out + i / U::DEPTH * width);
+    for (; i + U::DEPTH <= rows; i += U::DEPTH, out += out_row)
+        Operand<U, float>::join(tile + i * width, tile + (i + U::DEPTH - 1) * width, width, out);
+    if (i < rows) Operand<U, float>::template join<true>(tile + i * width, tile + i * width, width, out);
 }
 
 template <class U>
@@ -204,6 +233,16 @@ void put_row(const float* __restrict from, long width, uint32_t* out) {
 
 uint32_t head_key(const Problem& p, const Task& t) {
     return p.keys_B ? mix(uint32_t(p.keys_B[t.row]) + uint32_t(t.head) * GOLDEN) : 0;
+}
+
+// In a tile's ROWS rows, of keys from the place `low` on: what their queries, from the place `query` on, do not see.
+void fill_unseen(float* tile, long width, long keys, long low, long query, long reach, float value) {
+    for (long i = 0; i < ROWS; ++i, tile += width) {
+        const long begin = std::clamp(query + i - reach - low, 0L, keys);
+        const long end = std::clamp(query + i + reach + 1 - low, begin, keys);
+        std::fill(tile, tile + begin, value);
+        std::fill(tile + end, tile + keys, value);
+    }
 }
 
 // The next two work on the ROWS rows of a tile at once: a row alone is too short to hide how long exp and hash take.
@@ -275,57 +314,74 @@ void softmax_gradient(float* tile, float* grads, long width, long T, float scale
     clear_behind(grads, width, T);
 }
 
-// The memory of one thread, for rows of up to `longest` tokens. Forward, weights exist for a tile of ROWS queries only;
-// backward, weights and score gradients of one head of one row are kept, T * T each, since gradients of keys and values
-// are sums over queries.
+// The memory of one thread, which grows with the blocks that it meets. Forward, weights exist for a tile of ROWS queries
+// only; backward, weights and score gradients of a block are kept, since gradients of keys and values are sums over
+// queries.
 template <class U>
 struct Scratch {
-    Scratch(long longest, long E, bool backward) {
-        const long T = (longest + LANES - 1) / LANES * LANES, D = U::DEPTH;
-        for (auto& part : operands) part.resize((backward || &part < operands + 3) ? T * E / D : 0);
-        scores.resize(ROWS * T);
-        products.resize(ROWS * std::max(T, E));
-        weights.resize((backward ? T : ROWS) * T / D);
-        if (backward) dropped.resize(T * T / D), turned.resize(T * T / D);
+    void fit(const Block& block, long E, bool backward) {
+        const long width = stride_of(block.keys), rows = whole_vectors(block.queries), D = U::DEPTH;
+        for (auto& part : operands)
+            if (backward || &part < operands + 3) grow(part, std::max(rows, width) * E / D);
+        grow(scores, ROWS * width);
+        grow(products, ROWS * std::max(width, E));
+        grow(weights, ROWS * width / D);
+        if (backward) grow(dropped, rows * width / D), grow(turned, rows * width / D);
+    }
+    template <class Number>
+    static void grow(std::vector<Number>& part, long size) {
+        if (long(part.size()) < size) part.resize(size);
     }
     std::vector<uint32_t> operands[7];
-    std::vector<float> scores, products;
+    std::vector<float> scores, products, sums;
     std::vector<uint32_t> weights, dropped, turned;
 };
 
 template <class U, class T, class Drop>
 void attend(const Problem& p, Drop drop, const Task& task, const T* q, const T* k, const T* v, T* out, float* logsum,
             Scratch<U>& s) {
-    const long E = p.E, width = task.padded(), units = width / U::DEPTH, at = task.first * p.row + task.head * E;
-    uint32_t *queries = s.operands[0].data(), *keys = s.operands[1].data(), *values = s.operands[2].data();
-    Operand<U, T>::rows(q + at, p.row, task, E, queries);
-    Operand<U, T>::columns(k + at, p.row, task, E, keys);
-    Operand<U, T>::stack(v + at, p.row, task, E, values);
+    const long E = p.E, deep = E / U::DEPTH, at = task.first * p.row + task.head * E;
     const uint32_t key = head_key(p, task);
-    // Tile by tile of ROWS queries: scores (ROWS, T) = Q K^T, softmax, output (ROWS, E) = weights V.
-    for (long first = 0; first < task.T; first += ROWS) {
-        const long rows = std::min(ROWS, task.T - first);
-        multiply<U>(queries + first * (E / U::DEPTH), E / U::DEPTH, 1, keys, width, E / U::DEPTH,
-                    s.scores.data(), width, width);
-        uint32_t row_keys[ROWS];
-        float logs[ROWS];
-        // The place of a query in its row, not in the micro-batch: any split of rows drops the same weights.
-        for (long i = 0; i < ROWS; ++i) row_keys[i] = mix(key + uint32_t(first + i) * GOLDEN);
-        softmax(s.scores.data(), width, task.T, p.scale, row_keys, drop, logs);
-        for (long i = 0; i < rows; ++i) {
-            logsum[(task.first + first + i) * p.H + task.head] = logs[i];
-            put_row<U>(s.scores.data() + i * width, width, s.weights.data() + i * units);
-        }
-        multiply<U>(s.weights.data(), units, 1, values, E, units, s.products.data(), E, E);
-        for (long i = 0; i < rows; ++i) {
-            T* to = out + (task.first + first + i) * p.H * E + task.head * E;
-            SIMD for (long e = 0; e < E; ++e) put(to[e], s.products[i * E + e]);
+    const bool windowed = p.reach < task.T - 1;
+    for (long next = 0; next < task.T;) {
+        const Block block(task, p.reach, next, !windowed);
+        next += block.queries;
+        s.fit(block, E, false);
+        uint32_t *queries = s.operands[0].data(), *keys = s.operands[1].data(), *values = s.operands[2].data();
+        Operand<U, T>::rows(q + at + block.first * p.row, p.row, block.queries, E, queries);
+        Operand<U, T>::columns(k + at + block.low * p.row, p.row, block.keys, E, keys);
+        Operand<U, T>::stack(v + at + block.low * p.row, p.row, block.keys, E, values);
+        // Tile by tile of ROWS queries: scores (ROWS, keys) = Q K^T, softmax, output (ROWS, E) = weights V.
+        for (long first = block.first; first < next; first += ROWS) {
+            const long rows = std::min(ROWS, next - first);
+            const auto [begin, seen] = block.seen(first, p.reach);
+            const long width = whole_vectors(seen), units = width / U::DEPTH, low = block.low + begin;
+            multiply<U>(queries + (first - block.first) * deep, deep, 1, keys + begin, stride_of(block.keys), deep,
+                        s.scores.data(), width, width);
+            uint32_t row_keys[ROWS];
+            float logs[ROWS];
+            // Places in the row, not in the micro-batch or the block: any split of rows drops the same weights.
+            for (long i = 0; i < ROWS; ++i)
+                row_keys[i] = mix(key + uint32_t(first + i) * GOLDEN) + uint32_t(low) * GOLDEN;
+            if (windowed) fill_unseen(s.scores.data(), width, seen, low, first, p.reach, -INFINITY);
+            softmax(s.scores.data(), width, seen, p.scale, row_keys, drop, logs);
+            // `exp_of` ends above 0. Those 1e-38 were nothing in a sum of at least 1.
+            if (windowed) fill_unseen(s.scores.data(), width, seen, low, first, p.reach, 0.0f);
+            for (long i = 0; i < rows; ++i) {
+                logsum[(task.first + first + i) * p.H + task.head] = logs[i];
+                put_row<U>(s.scores.data() + i * width, width, s.weights.data() + i * units);
+            }
+            multiply<U>(s.weights.data(), units, 1, values + begin / U::DEPTH * E, E, units, s.products.data(), E, E);
+            for (long i = 0; i < rows; ++i) {
+                T* to = out + (task.first + first + i) * p.H * E + task.head * E;
+                SIMD for (long e = 0; e < E; ++e) put(to[e], s.products[i * E + e]);
+            }
         }
     }
 }
 
-template <class U, class T>
-void store_tile(const std::vector<float>& from, long rows, long E, T* to, long stride) {
+template <class T>
+void store_tile(const float* from, long rows, long E, T* to, long stride) {
     for (long i = 0; i < rows; ++i)
 #pragma omp simd
         for (long e = 0; e < E; ++e) put(to[i * stride + e], from[i * E + e]);
@@ -335,57 +391,87 @@ void store_tile(const std::vector<float>& from, long rows, long E, T* to, long s
 template <class U, class T, class Drop>
 void attend_gradient(const Problem& p, Drop drop, const Task& task, const T* grad, const T* out, const float* logsum, const T* q,
                      const T* k, const T* v, T* grad_q, T* grad_k, T* grad_v, Scratch<U>& s) {
-    const long E = p.E, D = p.H * E, width = task.padded(), units = width / U::DEPTH, deep = E / U::DEPTH;
+    const long E = p.E, D = p.H * E, deep = E / U::DEPTH;
     const long at = task.first * p.row + task.head * E, at_out = task.first * D + task.head * E;
-    // Q (T, E), K^T (E, T), dO (T, E) and V^T (E, T) for scores and weight gradients; K, Q and dO stacked along T for
-    // dQ = dS K, dK = dS^T Q and dV = P^T dO, where P are the weights after dropout.
-    uint32_t* o[7];
-    for (int i = 0; i < 7; ++i) o[i] = s.operands[i].data();
-    Operand<U, T>::rows(q + at, p.row, task, E, o[0]);
-    Operand<U, T>::columns(k + at, p.row, task, E, o[1]);
-    Operand<U, T>::rows(grad + at_out, D, task, E, o[2]);
-    Operand<U, T>::columns(v + at, p.row, task, E, o[3]);
-    Operand<U, T>::stack(k + at, p.row, task, E, o[4]);
-    Operand<U, T>::stack(q + at, p.row, task, E, o[5]);
-    Operand<U, T>::stack(grad + at_out, D, task, E, o[6]);
     const uint32_t key = head_key(p, task);
-    float *score = s.scores.data(), *grads = s.products.data();
-    uint32_t *dropped = s.dropped.data(), *turned = s.turned.data();
-    // The scratch memory still holds an earlier task's; what lies behind this task's rows must not be NaN.
-    const long known = (task.T + U::DEPTH - 1) / U::DEPTH * width;
-    std::fill(dropped + known, dropped + units * width, 0u);
-    std::fill(turned + known, turned + units * width, 0u);
-    for (long first = 0; first < task.T; first += ROWS) {
-        const long rows = std::min(ROWS, task.T - first);
-        multiply<U>(o[0] + first * deep, deep, 1, o[1], width, deep, score, width, width);
-        multiply<U>(o[2] + first * deep, deep, 1, o[3], width, deep, grads, width, width);
-        uint32_t row_keys[ROWS];
-        float deltas[ROWS] = {}, shifts[ROWS] = {};
-        for (long i = 0; i < ROWS; ++i) row_keys[i] = mix(key + uint32_t(first + i) * GOLDEN);
-        for (long i = 0; i < rows; ++i) {
-            const long token = first + i;
-            const T *gi = grad + at_out + token * D, *oi = out + at_out + token * D;
-            float delta = 0.0f;
-#pragma omp simd reduction(+ : delta)
-            for (long e = 0; e < E; ++e) delta += get(gi[e]) * get(oi[e]);
-            deltas[i] = delta;
-            shifts[i] = logsum[(task.first + token) * p.H + task.head];
+    const bool windowed = p.reach < task.T - 1;
+    // Gradients of keys and values (T, E) are sums over blocks where the row has several.
+    float* sums[2] = {};
+    for (long next = 0; next < task.T;) {
+        // Not only with a window: a block's queries times its keys are kept. Rows that BERT has are whole.
+        const Block block(task, p.reach, next, !windowed && task.T <= 4 * Block::QUERIES);
+        next += block.queries;
+        s.fit(block, E, true);
+        if (block.first == 0 && next < task.T) {
+            s.sums.assign(2 * task.T * E, 0.0f);
+            sums[0] = s.sums.data(), sums[1] = sums[0] + task.T * E;
         }
-        softmax_gradient(score, grads, width, task.T, p.scale, shifts, deltas, row_keys, drop);
-        for (long i = 0; i < rows; ++i) put_row<U>(grads + i * width, width, s.weights.data() + (first + i) * units);
-        turn<U>(grads, rows, width, turned + first / U::DEPTH * width);
-        turn<U>(score, rows, width, dropped + first / U::DEPTH * width);
-        multiply<U>(s.weights.data() + first * units, units, 1, o[4], E, units, grads, E, E);
-        store_tile<U, T>(s.products, rows, E, grad_q + at + first * p.row, p.row);
+        // Q (T, E), K^T (E, T), dO (T, E) and V^T (E, T) for scores and weight gradients; K, Q and dO stacked along T for
+        // dQ = dS K, dK = dS^T Q and dV = P^T dO, where P are the weights after dropout.
+        uint32_t* o[7];
+        for (int i = 0; i < 7; ++i) o[i] = s.operands[i].data();
+        const long from_q = at + block.first * p.row, from_k = at + block.low * p.row, from_out = at_out + block.first * D;
+        Operand<U, T>::rows(q + from_q, p.row, block.queries, E, o[0]);
+        Operand<U, T>::columns(k + from_k, p.row, block.keys, E, o[1]);
+        Operand<U, T>::rows(grad + from_out, D, block.queries, E, o[2]);
+        Operand<U, T>::columns(v + from_k, p.row, block.keys, E, o[3]);
+        Operand<U, T>::stack(k + from_k, p.row, block.keys, E, o[4]);
+        Operand<U, T>::stack(q + from_q, p.row, block.queries, E, o[5]);
+        Operand<U, T>::stack(grad + from_out, D, block.queries, E, o[6]);
+        const long block_width = stride_of(block.keys);
+        float *score = s.scores.data(), *grads = s.products.data();
+        uint32_t *dropped = s.dropped.data(), *turned = s.turned.data();
+        for (long first = block.first; first < next; first += ROWS) {
+            const long rows = std::min(ROWS, next - first), tile = first - block.first;
+            const auto [begin, seen] = block.seen(first, p.reach);
+            const long width = whole_vectors(seen), units = width / U::DEPTH, low = block.low + begin;
+            multiply<U>(o[0] + tile * deep, deep, 1, o[1] + begin, block_width, deep, score, width, width);
+            multiply<U>(o[2] + tile * deep, deep, 1, o[3] + begin, block_width, deep, grads, width, width);
+            uint32_t row_keys[ROWS];
+            float deltas[ROWS] = {}, shifts[ROWS] = {};
+            for (long i = 0; i < ROWS; ++i)
+                row_keys[i] = mix(key + uint32_t(first + i) * GOLDEN) + uint32_t(low) * GOLDEN;
+            for (long i = 0; i < rows; ++i) {
+                const long token = first + i;
+                const T *gi = grad + at_out + token * D, *oi = out + at_out + token * D;
+                float delta = 0.0f;
+#pragma omp simd reduction(+ : delta)
+                for (long e = 0; e < E; ++e) delta += get(gi[e]) * get(oi[e]);
+                deltas[i] = delta;
+                shifts[i] = logsum[(task.first + token) * p.H + task.head];
+            }
+            softmax_gradient(score, grads, width, seen, p.scale, shifts, deltas, row_keys, drop);
+            if (windowed)
+                for (float* some : {score, grads}) fill_unseen(some, width, seen, low, first, p.reach, 0.0f);
+            for (long i = 0; i < rows; ++i) put_row<U>(grads + i * width, width, s.weights.data() + i * units);
+            turn<U>(grads, rows, width, turned + tile / U::DEPTH * block_width + begin, block_width);
+            turn<U>(score, rows, width, dropped + tile / U::DEPTH * block_width + begin, block_width);
+            multiply<U>(s.weights.data(), units, 1, o[4] + begin / U::DEPTH * E, E, units, grads, E, E);
+            store_tile(grads, rows, E, grad_q + at + first * p.row, p.row);
+        }
+        // Only now are all the block's rows of P and dS there, which dK and dV sum over: for ROWS keys, those of the
+        // queries that see one of them, whose tiles hold zeros for the others.
+        for (long first = 0; first < block.keys; first += ROWS) {
+            const long place = block.low + first, rows = std::min(ROWS, block.keys - first);
+            const long begin = std::max(0L, place - p.reach - block.first) / U::DEPTH;
+            const long stop = std::min(block.queries, place + ROWS + p.reach - block.first);
+            const long units = (stop + U::DEPTH - 1) / U::DEPTH - begin;
+            const uint32_t* const weights[2] = {turned, dropped};
+            T* const to[2] = {grad_k, grad_v};
+            for (int i = 0; i < 2; ++i) {
+                multiply<U>(weights[i] + begin * block_width + first, 1, block_width, o[5 + i] + begin * E, E, units, grads,
+                            E, E);
+                if (sums[i]) {
+                    SIMD for (long e = 0; e < rows * E; ++e) sums[i][place * E + e] += grads[e];
+                } else {
+                    store_tile(grads, rows, E, to[i] + at + place * p.row, p.row);
+                }
+            }
+        }
     }
-    // Only now are all queries' rows of P and dS there, which dK and dV sum over.
-    for (long first = 0; first < task.T; first += ROWS) {
-        const long rows = std::min(ROWS, task.T - first);
-        multiply<U>(turned + first, 1, width, o[5], E, units, grads, E, E);
-        store_tile<U, T>(s.products, rows, E, grad_k + at + first * p.row, p.row);
-        multiply<U>(dropped + first, 1, width, o[6], E, units, grads, E, E);
-        store_tile<U, T>(s.products, rows, E, grad_v + at + first * p.row, p.row);
-    }
+    if (!sums[0]) return;
+    store_tile(sums[0], task.T, E, grad_k + at, p.row);
+    store_tile(sums[1], task.T, E, grad_v + at, p.row);
 }
 
 // Heads of rows, the longest rows first, so that threads end together.
@@ -399,11 +485,11 @@ std::vector<Task> tasks_of(const int64_t* starts, long B, long N, long H) {
 }
 
 template <class U, class Work>
-void run_tasks(const std::vector<Task>& tasks, long E, bool backward, int threads, Work work) {
-    const long count = long(tasks.size()), longest = count ? tasks.front().T : 0;
+void run_tasks(const std::vector<Task>& tasks, int threads, Work work) {
+    const long count = long(tasks.size());
 #pragma omp parallel num_threads(threads)
     {
-        Scratch<U> scratch(longest, E, backward);
+        Scratch<U> scratch;
         // Every task writes its own part of the results: who takes which changes nothing.
 #pragma omp for schedule(dynamic)
         for (long i = 0; i < count; ++i) work(tasks[i], scratch);
@@ -421,10 +507,10 @@ using UnitOfBf16 = Float;  // converted in cache
 #define FOR_TYPE(T, U, suffix)                                                                                     \
     EXPORT void attention_##suffix(const T* q, const T* k, const T* v, const int64_t* starts, const int32_t* keys, \
                                    int32_t threshold, float drop_scale, float scale, T* out, float* logsum,        \
-                                   long row, long B, long N, long H, long E, int threads) {                        \
-        const Problem problem{keys, scale, H, E, row};                                                             \
+                                   long reach, long row, long B, long N, long H, long E, int threads) {            \
+        const Problem problem{keys, scale, H, E, row, reach};                                                      \
         with_dropout(keys, threshold, drop_scale, [&](auto drop) {                                                 \
-            run_tasks<U>(tasks_of(starts, B, N, H), E, false, threads, [&](const Task& task, Scratch<U>& scratch) {\
+            run_tasks<U>(tasks_of(starts, B, N, H), threads, [&](const Task& task, Scratch<U>& scratch) {          \
                 attend<U, T>(problem, drop, task, q, k, v, out, logsum, scratch);                                  \
             });                                                                                                    \
         });                                                                                                        \
@@ -432,10 +518,10 @@ using UnitOfBf16 = Float;  // converted in cache
     EXPORT void attention_gradient_##suffix(                                                                       \
         const T* grad, const T* out, const float* logsum, const T* q, const T* k, const T* v,                      \
         const int64_t* starts, const int32_t* keys, int32_t threshold, float drop_scale, float scale, T* grad_q,   \
-        T* grad_k, T* grad_v, long row, long B, long N, long H, long E, int threads) {                             \
-        const Problem problem{keys, scale, H, E, row};                                                             \
+        T* grad_k, T* grad_v, long reach, long row, long B, long N, long H, long E, int threads) {                             \
+        const Problem problem{keys, scale, H, E, row, reach};                                                      \
         with_dropout(keys, threshold, drop_scale, [&](auto drop) {                                                 \
-            run_tasks<U>(tasks_of(starts, B, N, H), E, true, threads, [&](const Task& task, Scratch<U>& scratch) { \
+            run_tasks<U>(tasks_of(starts, B, N, H), threads, [&](const Task& task, Scratch<U>& scratch) {          \
                 attend_gradient<U, T>(problem, drop, task, grad, out, logsum, q, k, v, grad_q, grad_k, grad_v,     \
                                       scratch);                                                                    \
             });                                                                                                    \

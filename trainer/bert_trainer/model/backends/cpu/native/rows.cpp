@@ -1,7 +1,9 @@
-// What works on rows of features: dropout, residual and LayerNorm in one pass; bias and GELU; sums of columns.
+// What works on rows of features: dropout, residual and LayerNorm in one pass; GELU, with a bias or a gate; rotary
+// positions; sums of columns.
 // N rows of D features. Sums over rows are made per thread and added in the threads' order: for a given number of
 // threads the result is always the same.
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
 #include <omp.h>
@@ -22,18 +24,41 @@ struct Partial {
     std::vector<float> values;
 };
 
+// In the place of a bias that is not there, or of a gradient: what the loops would ask about an address, they would ask
+// for every element.
+struct Nothing {
+    inline float operator[](long) const { return 0.0f; }
+};
+
+// out = LayerNorm(z) of a row of D features, whose sum is given. Its mean and the reciprocal of its deviation.
+template <class T, class Bias>
+inline void normalize(const T* __restrict z, float total, const float* gamma, Bias beta, float eps, T* __restrict out,
+                      float& mean, float& deviation, long D) {
+    const float m = total / float(D);
+    // A second pass over the row, which is in cache: the mean of squares less the square of the mean would cancel.
+    float squares = 0.0f;
+#pragma omp simd reduction(+ : squares)
+    for (long d = 0; d < D; ++d) {
+        float c = get(z[d]) - m;
+        squares += c * c;
+    }
+    const float r = 1.0f / std::sqrt(squares / float(D) + eps);
+    mean = m;
+    deviation = r;
+    SIMD for (long d = 0; d < D; ++d) put(out[d], (get(z[d]) - m) * r * gamma[d] + beta[d]);
+}
+
 // out = LayerNorm(x + dropout(y + bias)); x, y and out (N, D). Kept for the backward pass: sum (N, D), which LayerNorm
 // takes in, and mean and reciprocal deviation of its rows (N,).
-template <class T, class Drop>
-void drop_add_norm(const T* y, const float* bias, const T* x, const float* gamma, const float* beta,
-                   const int32_t* keys, Drop drop, float eps, T* sum, T* out, float* mean, float* deviation, long N,
-                   long D, int threads) {
+template <class T, class Drop, class Bias>
+void drop_add_norm(const T* y, Bias bias, const T* x, const float* gamma, Bias beta, const int32_t* keys, Drop drop,
+                   float eps, T* sum, T* out, float* mean, float* deviation, long N, long D, int threads) {
     PARALLEL_FOR(threads)
     for (long n = 0; n < N; ++n) {
         const uint32_t key = keys ? uint32_t(keys[n]) : 0;
         const Drop mine = drop;  // a copy that no store can reach
         const T *__restrict yn = y + n * D, *__restrict xn = x + n * D;
-        T *__restrict zn = sum + n * D, *__restrict on = out + n * D;
+        T* __restrict zn = sum + n * D;
         float total = 0.0f;
 #pragma omp simd reduction(+ : total)
         for (long d = 0; d < D; ++d) {
@@ -41,32 +66,36 @@ void drop_add_norm(const T* y, const float* bias, const T* x, const float* gamma
             put(zn[d], (get(yn[d]) + bias[d]) * mine.factor(key, uint32_t(d)) + get(xn[d]));
             total += get(zn[d]);
         }
-        const float m = total / float(D);
-        // A second pass over the row, which is in cache: the mean of squares less the square of the mean would cancel.
-        float squares = 0.0f;
-#pragma omp simd reduction(+ : squares)
-        for (long d = 0; d < D; ++d) {
-            float c = get(zn[d]) - m;
-            squares += c * c;
-        }
-        const float r = 1.0f / std::sqrt(squares / float(D) + eps);
-        mean[n] = m;
-        deviation[n] = r;
-        SIMD for (long d = 0; d < D; ++d) put(on[d], (get(zn[d]) - m) * r * gamma[d] + beta[d]);
+        normalize(zn, total, gamma, beta, eps, out + n * D, mean[n], deviation[n], D);
     }
 }
 
-// sum, mean and deviation (its reciprocal) as the forward pass left them.
-template <class T, class Drop>
-void drop_add_norm_gradient(const T* grad, const T* sum, const float* mean, const float* deviation,
+template <class T>
+void norm(const T* x, const float* gamma, float eps, T* out, float* mean, float* deviation, long N, long D, int threads) {
+    PARALLEL_FOR(threads)
+    for (long n = 0; n < N; ++n) {
+        const T* __restrict xn = x + n * D;
+        float total = 0.0f;
+#pragma omp simd reduction(+ : total)
+        for (long d = 0; d < D; ++d) total += get(xn[d]);
+        normalize(xn, total, gamma, Nothing{}, eps, out + n * D, mean[n], deviation[n], D);
+    }
+}
+
+// sum, mean and deviation (its reciprocal) as the forward pass left them. biased: there are gradients of bias and beta.
+// grad_sum: of the sum, where it is a result too. Where nothing is dropped and nothing biased, grad_y is that of x, and
+// is not written.
+template <bool biased, class T, class Drop, class Sum>
+void drop_add_norm_gradient(const T* grad, Sum grad_sum, const T* sum, const float* mean, const float* deviation,
                             const float* gamma, const int32_t* keys, Drop drop, T* grad_y, T* grad_x,
                             float* grad_bias, float* grad_gamma, float* grad_beta, long N, long D, int threads) {
-    Partial partial(threads, 3 * D);
+    constexpr bool drops = !std::is_same_v<Drop, NoDropout>, adds = !std::is_same_v<Sum, Nothing>;
+    Partial partial(threads, biased ? 3 * D : D);
     PARALLEL_FOR(threads)
     for (long n = 0; n < N; ++n) {
         const uint32_t key = keys ? uint32_t(keys[n]) : 0;
         const Drop mine = drop;  // a copy that no store can reach
-        float *__restrict to_bias = partial.mine(), *__restrict to_gamma = to_bias + D, *__restrict to_beta = to_gamma + D;
+        float *__restrict to_gamma = partial.mine(), *__restrict to_bias = to_gamma + D, *__restrict to_beta = to_bias + D;
         const T *__restrict gn = grad + n * D, *__restrict zn = sum + n * D;
         T *__restrict yn = grad_y + n * D, *__restrict xn = grad_x + n * D;
         const float m = mean[n], r = deviation[n];
@@ -83,17 +112,22 @@ void drop_add_norm_gradient(const T* grad, const T* sum, const float* mean, cons
         SIMD for (long d = 0; d < D; ++d) {
             float g = get(gn[d]), centred = get(zn[d]) - m;
             float dz = r * (g * gamma[d] - a - centred * b);
+            if constexpr (adds) dz += get(grad_sum[n * D + d]);
             float dy = dz * mine.factor(key, uint32_t(d));
             put(xn[d], dz);
-            put(yn[d], dy);
-            to_bias[d] += dy;
+            if constexpr (biased || drops) put(yn[d], dy);
             to_gamma[d] += g * centred * r;
-            to_beta[d] += g;
+            if constexpr (biased) {
+                to_bias[d] += dy;
+                to_beta[d] += g;
+            }
         }
     }
-    partial.add_to(grad_bias, 0, D);
-    partial.add_to(grad_gamma, D, D);
-    partial.add_to(grad_beta, 2 * D, D);
+    partial.add_to(grad_gamma, 0, D);
+    if constexpr (biased) {
+        partial.add_to(grad_bias, D, D);
+        partial.add_to(grad_beta, 2 * D, D);
+    }
 }
 
 // Dropout alone; its own gradient, with the same keys.
@@ -156,6 +190,52 @@ void bias_gelu_gradient(const T* grad, const T* y, const float* bias, T* grad_y,
     partial.add_to(grad_bias, 0, D);
 }
 
+// out (N, F) = GELU(first half) times second half of y (N, 2 F).
+template <class T, Gelu gelu(float)>
+void gated_gelu(const T* y, T* out, long N, long F, int threads) {
+    PARALLEL_FOR(threads)
+    for (long n = 0; n < N; ++n) {
+        const T *__restrict yn = y + n * 2 * F, *__restrict gate = yn + F;
+        T* __restrict to = out + n * F;
+        SIMD for (long f = 0; f < F; ++f) put(to[f], gelu(get(yn[f])).value * get(gate[f]));
+    }
+}
+
+template <class T, Gelu gelu(float)>
+void gated_gelu_gradient(const T* grad, const T* y, T* grad_y, long N, long F, int threads) {
+    PARALLEL_FOR(threads)
+    for (long n = 0; n < N; ++n) {
+        const T *__restrict gn = grad + n * F, *__restrict yn = y + n * 2 * F, *__restrict gate = yn + F;
+        T *__restrict to = grad_y + n * 2 * F, *__restrict to_gate = to + F;
+        SIMD for (long f = 0; f < F; ++f) {
+            const float g = get(gn[f]);
+            const Gelu inner = gelu(get(yn[f]));
+            put(to[f], g * get(gate[f]) * inner.slope);
+            put(to_gate[f], g * inner.value);
+        }
+    }
+}
+
+// Turns the pairs (i, i + E / 2) of each of the first `heads` heads of E features of a token, in place, by the angles of
+// its position (Su et al. 2021). x: rows `row` apart. cosines, sines: (positions, E / 2). direction: 1, or -1 for back.
+template <class T>
+void rotate(T* x, const float* cosines, const float* sines, const int64_t* positions, float direction, long N, long row,
+            long heads, long E, int threads) {
+    const long half = E / 2;
+    PARALLEL_FOR(threads)
+    for (long n = 0; n < N; ++n) {
+        const float *__restrict c = cosines + positions[n] * half, *__restrict s = sines + positions[n] * half;
+        for (long h = 0; h < heads; ++h) {
+            T *__restrict low = x + n * row + h * E, *__restrict high = low + half;
+            SIMD for (long i = 0; i < half; ++i) {
+                const float a = get(low[i]), b = get(high[i]), turned = direction * s[i];
+                put(low[i], a * c[i] - b * turned);
+                put(high[i], b * c[i] + a * turned);
+            }
+        }
+    }
+}
+
 // out[d] += sum over n of x[n][d], in fp32: the gradient of a bias.
 template <class T>
 void column_sums(const T* x, float* out, long N, long D, int threads) {
@@ -215,9 +295,37 @@ void cross_entropy(T* logits, const int64_t* labels, float* losses, int64_t* bes
         const int32_t* keys, int32_t threshold, float scale, T* grad_y, T* grad_x, float* grad_bias,                 \
         float* grad_gamma, float* grad_beta, long N, long D, int threads) {                                          \
         with_dropout(keys, threshold, scale, [&](auto drop) {                                                        \
-            drop_add_norm_gradient(grad, sum, mean, deviation, gamma, keys, drop, grad_y, grad_x, grad_bias,         \
-                                   grad_gamma, grad_beta, N, D, threads);                                            \
+            drop_add_norm_gradient<true>(grad, Nothing{}, sum, mean, deviation, gamma, keys, drop, grad_y, grad_x,   \
+                                         grad_bias, grad_gamma, grad_beta, N, D, threads);                           \
         });                                                                                                          \
+    }                                                                                                                \
+    EXPORT void add_norm_##suffix(const T* y, const T* x, const float* gamma, const int32_t* keys,                   \
+                                  int32_t threshold, float scale, float eps, T* sum, T* out, float* mean,            \
+                                  float* deviation, long N, long D, int threads) {                                   \
+        with_dropout(keys, threshold, scale, [&](auto drop) {                                                        \
+            drop_add_norm(y, Nothing{}, x, gamma, Nothing{}, keys, drop, eps, sum, out, mean, deviation, N, D,       \
+                          threads);                                                                                  \
+        });                                                                                                          \
+    }                                                                                                                \
+    EXPORT void add_norm_gradient_##suffix(const T* grad, const T* grad_sum, const T* sum, const float* mean,        \
+                                           const float* deviation, const float* gamma, const int32_t* keys,          \
+                                           int32_t threshold, float scale, T* grad_y, T* grad_x,                     \
+                                           float* grad_gamma, long N, long D, int threads) {                         \
+        with_dropout(keys, threshold, scale, [&](auto drop) {                                                        \
+            drop_add_norm_gradient<false>(grad, grad_sum, sum, mean, deviation, gamma, keys, drop, grad_y, grad_x,   \
+                                          nullptr, grad_gamma, nullptr, N, D, threads);                              \
+        });                                                                                                          \
+    }                                                                                                                \
+    EXPORT void norm_##suffix(const T* x, const float* gamma, float eps, T* out, float* mean, float* deviation,      \
+                              long N, long D, int threads) {                                                         \
+        norm(x, gamma, eps, out, mean, deviation, N, D, threads);                                                    \
+    }                                                                                                                \
+    EXPORT void norm_gradient_##suffix(const T* grad, const T* x, const float* mean, const float* deviation,         \
+                                       const float* gamma, T* grad_x, float* grad_gamma, long N, long D,             \
+                                       int threads) {                                                                \
+        drop_add_norm_gradient<false>(grad, Nothing{}, x, mean, deviation, gamma, nullptr, NoDropout{},              \
+                                      static_cast<T*>(nullptr), grad_x, nullptr, grad_gamma, nullptr, N, D,          \
+                                      threads);                                                                      \
     }                                                                                                                \
     EXPORT void drop_##suffix(const T* x, const int32_t* keys, int32_t threshold, float scale, T* out, long N,       \
                               long D, int threads) {                                                                 \
@@ -231,6 +339,18 @@ void cross_entropy(T* logits, const int64_t* labels, float* losses, int64_t* bes
                                             float* grad_bias, long N, long D, int by_tanh, int threads) {            \
         (by_tanh ? bias_gelu_gradient<T, tanh_gelu> : bias_gelu_gradient<T, exact_gelu>)(grad, y, bias, grad_y,      \
                                                                                          grad_bias, N, D, threads);  \
+    }                                                                                                                \
+    EXPORT void gated_gelu_##suffix(const T* y, T* out, long N, long F, int by_tanh, int threads) {                  \
+        (by_tanh ? gated_gelu<T, tanh_gelu> : gated_gelu<T, exact_gelu>)(y, out, N, F, threads);                     \
+    }                                                                                                                \
+    EXPORT void gated_gelu_gradient_##suffix(const T* grad, const T* y, T* grad_y, long N, long F, int by_tanh,      \
+                                             int threads) {                                                          \
+        (by_tanh ? gated_gelu_gradient<T, tanh_gelu> : gated_gelu_gradient<T, exact_gelu>)(grad, y, grad_y, N, F,    \
+                                                                                           threads);                 \
+    }                                                                                                                \
+    EXPORT void rotate_##suffix(T* x, const float* cosines, const float* sines, const int64_t* positions,            \
+                                float direction, long N, long row, long heads, long E, int threads) {                \
+        rotate(x, cosines, sines, positions, direction, N, row, heads, E, threads);                                  \
     }                                                                                                                \
     EXPORT void column_sums_##suffix(const T* x, float* out, long N, long D, int threads) {                          \
         column_sums(x, out, N, D, threads);                                                                          \
