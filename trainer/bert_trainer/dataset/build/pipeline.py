@@ -21,7 +21,7 @@ from bert_job.run_config import DatasetConfig
 from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.build.balancing import num_balanced, plan_resharding
 from bert_trainer.dataset.build.estimates import MIN_SHARDS, Estimate, check_estimate, estimate_build, free_disk
-from bert_trainer.dataset.build.fit import check_vocabulary, warn_about_pairs
+from bert_trainer.dataset.build.fit import check_vocabulary, log_fullness, warn_about_pairs
 from bert_trainer.dataset.build.passes import CorpusPasses, EncodedCorpus, token_path
 from bert_trainer.dataset.build.progress import BuildProgress, ProgressSink
 from bert_trainer.dataset.build.recipes import (
@@ -249,8 +249,11 @@ def _build(
         rows[task.target] = num_rows
         progress.save()
         progress.advance()
-    warn_about_pairs([task.target for task in tasks if task.split == "training" and task.shard == 0])
+    if stage.samples == "pairs":
+        warn_about_pairs([task.target for task in tasks if task.split == "training" and task.shard == 0])
     built = [_length_info(length, root, tasks, rows) for length in lengths]
+    for length in built if stage.samples == "documents" else ():
+        log_fullness(length, root)
     # 4) Where the recipe asks for it, shards to shards of equal size.
     built = [
         length if (plan := plan_resharding(stage, info, length, root)) is None else plan.carry_out(pool, progress)
@@ -319,6 +322,7 @@ def _check_resources(stage: PrepareStage, corpus: Corpora, lengths: list[Length]
         vocabulary_size=stage.vocabulary_size,
         layouts=[shard_layout(stage), *([loader_layout(stage)] if resharding(stage) else [])],
         num_balanced=num_balanced(stage),
+        samples=stage.samples,
     )
     own_bytes = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     check_estimate(
@@ -434,6 +438,7 @@ def _shard_tasks(
             vocabulary_sha256=vocabulary.sha256,
             # Held-out shards are always masked: every evaluation has to predict the same tokens.
             masked=stage.masking == "static" or split == "held_out",
+            samples=stage.samples,
             layout=shard_layout(stage),
         )
         for split, number, groups in shards
@@ -450,7 +455,8 @@ def _rows_of_finished(task: ShardTask) -> int | None:
         logger.warning("Rebuilding %s: %s", task.target, error)
         return None
     wanted = ShardHeader(header.rows, task.sequence_length, task.masking.max_predictions, task.vocabulary_sha256)
-    is_same = header == wanted and (header.masked, header.layout) == (task.masked, task.layout)
+    kind = task.masked, task.samples == "documents", task.layout
+    is_same = header == wanted and (header.masked, header.documents, header.layout) == kind
     return header.rows if is_same else None
 
 

@@ -41,6 +41,8 @@ class BuildSettings(_Part):
     lower_case: bool
     held_out_fraction: float
     near_duplicate_similarity: float
+    samples: str = "pairs"
+    """``documents``: rows are pieces of documents."""
     dupe_factor: int
     masked_lm_probability: float
     short_sequence_probability: float

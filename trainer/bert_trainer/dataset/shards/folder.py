@@ -67,6 +67,8 @@ class ShardFolder:
     vocabulary_size: int | None
     sequence_length: int
     max_predictions: int
+    documents: bool = False
+    """Whether the rows are pieces of documents; otherwise they are pairs."""
     known: tuple[KnownShard, ...] = ()
     """What each file has to be; empty: nobody looks whether one changes."""
     _modified_ns: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
@@ -107,11 +109,16 @@ class ShardFolder:
             _check_header(path, header, sequence_length, max_predictions, vocabulary)
             if masked:
                 _check_masked(path, header)
+            if header.documents != headers[0].documents:
+                raise InputError(
+                    f"{path}: holds {_what(header)}, {paths[0].name} beside it {_what(headers[0])}; allowed: one kind",
+                    hint="put them into folders of their own",
+                )
         if not any(header.rows for header in headers):
             raise InputError(f"{folder}: the {split} shards hold no samples")
         rows = tuple(header.rows for header in headers)
         size = vocabulary.size if vocabulary else None
-        return cls(tuple(paths), rows, size, sequence_length, max_predictions, known)
+        return cls(tuple(paths), rows, size, sequence_length, max_predictions, headers[0].documents, known)
 
     @classmethod
     def of_known(
@@ -123,15 +130,18 @@ class ShardFolder:
         max_predictions: int,
         vocabulary: Vocabulary,
     ) -> ShardFolder:
-        """Return a folder as it was when the run began, without opening a file. known: by name, sorted.
+        """Return a folder as it was when the run began. known: by name, sorted.
 
-        A file that is gone or has changed since is found when it is read, whatever its time says.
+        A file that is gone or has changed since is found when it is read, whatever its time says: one header is read
+        here, of the first file that is left.
         """
         # Recorded by another process, maybe on another machine with a copy: no file counts as looked at yet.
         known = {name: replace(shard, modified_ns=None) for name, shard in known.items()}
         rows = tuple(shard.rows for shard in known.values())
         paths = tuple(folder / name for name in known)
-        return cls(paths, rows, vocabulary.size, sequence_length, max_predictions, tuple(known.values()))
+        left = _first_header(paths)
+        documents = left is not None and left[1].documents
+        return cls(paths, rows, vocabulary.size, sequence_length, max_predictions, documents, tuple(known.values()))
 
     def check_same(self, known: Mapping[str, KnownShard]) -> None:
         """Compare the files with those that the run began with.
@@ -158,13 +168,9 @@ class ShardFolder:
         Raises:
             InputError: they have none.
         """
-        for path in self.paths:
-            try:
-                header = read_header(path)
-            except InputError:
-                continue
-            _check_masked(path, header)
-            return
+        left = _first_header(self.paths)
+        if left is not None:
+            _check_masked(*left)
 
     @property
     def known_by_name(self) -> dict[str, KnownShard]:
@@ -334,6 +340,20 @@ def _list_split(folder: Path, split: Split) -> list[Path]:
         hint=f"expected .hdf5 or .tfrecord files with {' or '.join(words)} in their names; the stage's shards "
         "(spec.stages[].pretrain.shards, .evaluate.shards) names the folder",
     )
+
+
+def _first_header(paths: Sequence[Path]) -> tuple[Path, ShardHeader] | None:
+    """Return the first file that can be opened, and its header."""
+    for path in paths:
+        try:
+            return path, read_header(path)
+        except InputError:
+            continue
+    return None
+
+
+def _what(header: ShardHeader) -> str:
+    return "documents" if header.documents else "pairs"
 
 
 def _check_masked(path: Path, header: ShardHeader) -> None:
