@@ -53,6 +53,8 @@ class StageData:
     """Sequences of all pretraining stages before this one."""
     masking: DynamicMasking | None = None
     """Draws masks; None: the masks in the files are used."""
+    splits_documents: bool = False
+    """Whether attention and positions stay inside each document of a row."""
     is_begun: bool = False
     """Whether an earlier attempt has begun with exactly these shards."""
 
@@ -245,7 +247,14 @@ def _open_stages(
         if masking is not None and not is_bound:
             masking.check(folder)
         training[index] = StageData(
-            folder, order, total, stage.sequence_length, samples_before, masking, is_begun=is_bound
+            folder,
+            order,
+            total,
+            stage.sequence_length,
+            samples_before,
+            masking,
+            splits_documents=_splits_documents(config, folder, stage),
+            is_begun=is_bound,
         )
         samples_before += total * stage.global_batch_size
     evaluation = _open_evaluations(config, vocabulary, [data.folder for data in training.values()])
@@ -326,12 +335,38 @@ def _open_evaluations(
 ) -> dict[int, EvaluationSet]:
     """Open what stages are evaluated on, by index: of evaluate stages, and of those evaluated while they train."""
     found = {}
+    trained: PretrainStage | None = None
     for index, stage in enumerate(config.stages):
         if isinstance(stage, PretrainStage | EvaluateStage):
+            trained = stage if isinstance(stage, PretrainStage) else trained
             evaluation = stage.evaluation if isinstance(stage, PretrainStage) else stage
             if evaluation is not None:
-                found[index] = _open_evaluation(config, evaluation, stage.sequence_length, vocabulary, trained_on)
+                opened = _open_evaluation(config, evaluation, stage.sequence_length, vocabulary, trained_on)
+                # As the model was trained.
+                splits = trained is not None and _splits_documents(config, opened.folder, trained)
+                found[index] = replace(opened, splits_documents=splits)
     return found
+
+
+def _splits_documents(config: RunConfig, folder: ShardFolder, stage: PretrainStage) -> bool:
+    """Return whether attention stays inside the documents of a folder's rows. stage: that trains, or has trained.
+
+    Raises:
+        InputError: the model or the stage asks for what the rows do not have.
+    """
+    path, across = folder.paths[0].parent, bool(stage.cross_document_attention)
+    if folder.documents and config.sizes.objective == "mlm+nsp":
+        raise InputError(
+            f"{path}: holds documents, in which there are no next sentences to predict; model.objective is mlm+nsp",
+            hint="set objective: mlm, or train on shards of pairs",
+        )
+    if across and not folder.documents:
+        raise InputError(
+            f"{path}: holds pairs, and cross_document_attention of the stage {stage.name} is true; "
+            "allowed: with shards of documents",
+            hint="leave it out, or train on shards of documents",
+        )
+    return folder.documents and not across
 
 
 def _open_evaluation(
