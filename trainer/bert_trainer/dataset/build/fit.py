@@ -1,4 +1,4 @@
-"""Whether a dataset is of use: a vocabulary that knows its text, rows that have something to teach."""
+"""Whether a dataset is of use: a vocabulary that knows its text, sentence pairs that have something to teach."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from bert_job.run_stages import PrepareStage
-from bert_trainer.dataset.shards import read_blocks, read_header
+from bert_trainer.dataset.shards import read_blocks
 from bert_trainer.dataset.shards.checks import describe_pairs
-from bert_trainer.dataset.shards.dataset_info import LengthInfo
 from bert_trainer.dataset.tokens.wordpiece import MAX_UNKNOWN, check_unknown, describe_unknown
 
 logger = logging.getLogger(__name__)
@@ -71,19 +70,6 @@ def without_accents(word: str) -> str:
     decomposed = unicodedata.normalize("NFD", word)
     kept = "".join(character for character in decomposed if unicodedata.category(character) != "Mn")
     return word if kept == decomposed else kept
-
-
-def log_fullness(length: LengthInfo, root: Path) -> None:
-    """Log how full the training rows of documents are. root: the dataset's folder."""
-    headers = [read_header(root / length.folder / name) for name in length.training]
-    num_tokens = sum(header.num_tokens or 0 for header in headers)
-    logger.info(
-        "%s: %s rows of documents, filled to %.1f%% of %d tokens",
-        root / length.folder,
-        f"{length.samples_training:,}",
-        100 * num_tokens / max(1, length.samples_training * length.sequence_length),
-        length.sequence_length,
-    )
 
 
 def warn_about_pairs(shards: Sequence[Path]) -> None:

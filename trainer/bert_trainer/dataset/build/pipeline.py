@@ -21,7 +21,7 @@ from bert_job.run_config import DatasetConfig
 from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.build.balancing import num_balanced, plan_resharding
 from bert_trainer.dataset.build.estimates import MIN_SHARDS, Estimate, check_estimate, estimate_build, free_disk
-from bert_trainer.dataset.build.fit import check_vocabulary, log_fullness, warn_about_pairs
+from bert_trainer.dataset.build.fit import check_vocabulary, warn_about_pairs
 from bert_trainer.dataset.build.passes import CorpusPasses, EncodedCorpus, token_path
 from bert_trainer.dataset.build.progress import BuildProgress, ProgressSink
 from bert_trainer.dataset.build.recipes import (
@@ -252,8 +252,6 @@ def _build(
     if stage.samples == "pairs":
         warn_about_pairs([task.target for task in tasks if task.split == "training" and task.shard == 0])
     built = [_length_info(length, root, tasks, rows) for length in lengths]
-    for length in built if stage.samples == "documents" else ():
-        log_fullness(length, root)
     # 4) Where the recipe asks for it, shards to shards of equal size.
     built = [
         length if (plan := plan_resharding(stage, info, length, root)) is None else plan.carry_out(pool, progress)
@@ -466,6 +464,9 @@ def _length_info(length: Length, root: Path, tasks: list[ShardTask], rows: dict[
     for task in sorted(own, key=lambda task: task.target):
         by_split[task.split][task.target.name] = rows[task.target]
     training, held_out = by_split["training"], by_split["held_out"]
+    num_tokens = None
+    if own[0].samples == "documents":
+        num_tokens = sum(read_header(task.target).num_tokens or 0 for task in own if task.split == "training")
     return LengthInfo(
         sequence_length=length[0],
         max_predictions=length[1],
@@ -474,6 +475,7 @@ def _length_info(length: Length, root: Path, tasks: list[ShardTask], rows: dict[
         held_out=held_out,
         samples_training=sum(training.values()),
         samples_held_out=sum(held_out.values()),
+        row_tokens_training=num_tokens,
     )
 
 

@@ -103,6 +103,8 @@ class LengthInfo(_Part):
     """Samples by file name."""
     samples_training: int
     samples_held_out: int
+    row_tokens_training: int | None = None
+    """Tokens of the training rows, [CLS] and [SEP] of every piece included; of documents alone."""
     balanced: BalancedShards | None = None
 
     @property
