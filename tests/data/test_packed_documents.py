@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bert_job.run_config import DatasetConfig
+from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.build.conversion import convert
+from bert_trainer.dataset.build.evaluation_set import pick_evaluation_set
 from bert_trainer.dataset.build.pipeline import build_dataset
+from bert_trainer.dataset.sampling import shard_samples
+from bert_trainer.dataset.sampling.masking import MaskingRule
 from bert_trainer.dataset.sampling.packed_documents import pack_documents
-from bert_trainer.dataset.sampling.shard_samples import build_shard
+from bert_trainer.dataset.sampling.shard_samples import ShardTask, build_shard, draw_shard
 from bert_trainer.dataset.shards import ShardFolder, read_header, read_ragged
+from bert_trainer.dataset.shards.checks import Origin, SpecialIds, broken_rules
+from bert_trainer.dataset.shards.dataset_info import read_dataset_info
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.dataset.workers.pool import WorkerPool
 from bert_trainer.errors import InputError
 from silent import Silent
 from small_build import LENGTHS, build, contents, stage_of
-from walks import bits_of, flat
+from walks import bits_of, flat, unmasked_rows
 
 ROW = 20
 
@@ -162,6 +169,101 @@ def test_a_build_that_was_stopped_goes_on_to_the_same_files(built: Path, text: P
     assert list(tmp_path.rglob("training_*.hdf5"))
     build(text, tmp_path, samples="documents", dupe_factor=1)
     assert contents(tmp_path) == contents(built)
+
+
+def test_a_shard_that_is_written_in_blocks_has_the_same_bytes(
+    built: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_samples, "IN_MEMORY_TOKENS", 0)
+    build(text, tmp_path, samples="documents", dupe_factor=1)
+    assert contents(tmp_path) == contents(built)
+
+
+def test_a_build_by_hand_packs_once_and_says_how_full_rows_are(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--samples", "documents", "--length", "32:5", "--vocabulary-size", "120", "--processes", "1"]
+    assert main(["build", "--text", str(text), "--output", str(tmp_path), *options]) == 0
+    info = read_dataset_info(tmp_path)
+    assert info is not None
+    assert info.settings.dupe_factor == 1
+    (length,) = info.lengths
+    assert length.row_tokens_training is not None
+    full = length.row_tokens_training / (32 * length.samples_training)
+    assert f"; rows are {full:.1%} full\n" in capsys.readouterr().out
+    assert full > 0.9
+
+
+def test_documents_are_verified_and_inspected(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(built)]) == 0
+    assert "nothing bad" in capsys.readouterr().out
+    folder = built / "seq_len_64_max_pred_10"
+    assert main(["inspect", str(folder), "--samples", "1", "--processes", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "pieces per sample" in shown
+    assert "sample 0, documents:" in shown
+    assert "random next" not in shown
+
+
+@pytest.mark.parametrize(
+    ("place", "token", "rule"),
+    [
+        ("first_sep", "word", "has a [CLS] that follows no [SEP], or a [SEP] that no [CLS] follows"),
+        ("second_cls", "word", "has a [CLS] that follows no [SEP], or a [SEP] that no [CLS] follows"),
+        ("second_word", "sep", "has a [CLS] that follows no [SEP], or a [SEP] that no [CLS] follows"),
+    ],
+)
+def test_a_row_that_is_no_series_of_pieces_is_found(place: str, token: str, rule: str) -> None:
+    ids = SpecialIds(cls_id=2, sep_id=3)
+    rows = unmasked_rows([[2, 10, 11, 3, 2, 12, 3]])
+    origin = Origin(masked=False, own_generator=True, documents=True)
+
+    def broken(rows: RaggedSamples) -> list[str]:
+        padded = rows.to_padded(8, 1)
+        return list(broken_rules(padded, padded.input_ids, np.zeros(1, np.int64), ids, origin))
+
+    assert broken(rows) == []
+    rows.tokens[{"first_sep": 3, "second_cls": 4, "second_word": 2}[place]] = {"word": 13, "sep": 3}[token]
+    assert broken(rows) == [rule]
+
+
+def test_an_empty_piece_and_a_second_segment_are_found() -> None:
+    origin = Origin(masked=False, documents=True)
+    for row, first, rule in (
+        ([2, 3, 2, 12, 3], 5, "has an empty piece"),
+        ([2, 11, 3, 2, 12, 3], 3, "has a second segment or a next sentence"),
+    ):
+        rows = replace(unmasked_rows([row]), first_segment_counts=np.array([first])).to_padded(8, 1)
+        found = broken_rules(rows, rows.input_ids, np.zeros(1, np.int64), SpecialIds(2, 3), origin)
+        assert list(found) == [rule]
+
+
+def test_an_evaluation_set_of_documents_is_one_of_documents(built: Path, tmp_path: Path) -> None:
+    (source,) = (built / "seq_len_32_max_pred_5").glob("held_out_0000*")
+    pick_evaluation_set(source, tmp_path, count=3)
+    (picked,) = tmp_path.glob("*.hdf5")
+    assert read_header(picked).documents
+    assert read_header(picked).rows == 3
+
+
+def test_a_text_that_holds_special_tokens_is_refused() -> None:
+    rule = MaskingRule(probability=0.15, max_predictions=2, vocabulary_size=50, cls_id=2, sep_id=3, mask_id=4)
+    task = ShardTask(
+        target=Path("training_0000.hdf5"),
+        token_paths=(),
+        num_groups=1,
+        groups=(0,),
+        split="training",
+        shard=0,
+        sequence_length=ROW,
+        short_sequence_probability=0.1,
+        seed=1,
+        masking=rule,
+        vocabulary_sha256="0",
+        samples="documents",
+    )
+    with pytest.raises(InputError, match=r"the text holds the token 2, which is the vocabulary's \[CLS\]"):
+        draw_shard([[flat([[[10, 11, 2]]])]], task, bits_of(1))
 
 
 def test_a_dataset_of_pairs_is_not_continued_with_documents(text: Path, tmp_path: Path) -> None:

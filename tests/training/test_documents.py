@@ -77,7 +77,8 @@ def train(folder: Path, dataset: Path, **settings: Any) -> tuple[dict[str, Any],
 
 
 @pytest.mark.parametrize("masking", ["static", "dynamic"])
-def test_any_number_of_ranks_gives_the_same_weights_and_losses(tmp_path: Path, dataset: Path, masking: str) -> None:
+def test_any_number_of_ranks_gives_the_same_weights_and_losses(tmp_path: Path, masking: str) -> None:
+    dataset = build(tmp_path / masking, samples="documents", masking=masking)
     weights, losses = train(tmp_path / "one", dataset, masking=masking)
     others, their_losses = train(tmp_path / "two", dataset, ranks=2, masking=masking)
     assert max(float((weights[name] - others[name]).abs().max()) for name in weights) < 1e-10
