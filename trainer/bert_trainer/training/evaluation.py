@@ -63,7 +63,6 @@ class EvaluationSet:
         micro_batch_size: int,
         max_samples: int | None = None,
         data_range: DataRangeSpec | None = None,
-        splits_documents: bool = False,
     ) -> EvaluationSet:
         """Take the first samples of a folder, or of a part of it.
 
@@ -81,7 +80,7 @@ class EvaluationSet:
                 f"data_range: {data_range.start} to {data_range.end} of {total} samples to evaluate on holds none",
                 hint="widen the range",
             )
-        return cls(folder, first, min(last, first + (max_samples or total)), micro_batch_size, splits_documents)
+        return cls(folder, first, min(last, first + (max_samples or total)), micro_batch_size)
 
     @property
     def paths(self) -> list[Path]:

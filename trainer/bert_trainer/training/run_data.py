@@ -253,7 +253,7 @@ def _open_stages(
             stage.sequence_length,
             samples_before,
             masking,
-            splits_documents=_splits_documents(config, folder, stage),
+            splits_documents=folder.documents and not stage.cross_document_attention,
             is_begun=is_bound,
         )
         samples_before += total * stage.global_batch_size
@@ -297,6 +297,7 @@ def _open_training_shards(
         known.files,
         sequence_length=stage.sequence_length,
         max_predictions=stage.max_predictions_per_sequence,
+        documents=known.documents,
         vocabulary=vocabulary,
     )
     skips = config.dataset.on_unreadable_shard == "Skip"
@@ -343,30 +344,9 @@ def _open_evaluations(
             if evaluation is not None:
                 opened = _open_evaluation(config, evaluation, stage.sequence_length, vocabulary, trained_on)
                 # As the model was trained.
-                splits = trained is not None and _splits_documents(config, opened.folder, trained)
-                found[index] = replace(opened, splits_documents=splits)
+                is_across = trained is not None and bool(trained.cross_document_attention)
+                found[index] = replace(opened, splits_documents=opened.folder.documents and not is_across)
     return found
-
-
-def _splits_documents(config: RunConfig, folder: ShardFolder, stage: PretrainStage) -> bool:
-    """Return whether attention stays inside the documents of a folder's rows. stage: that trains, or has trained.
-
-    Raises:
-        InputError: the model or the stage asks for what the rows do not have.
-    """
-    path, across = folder.paths[0].parent, bool(stage.cross_document_attention)
-    if folder.documents and config.sizes.objective == "mlm+nsp":
-        raise InputError(
-            f"{path}: holds documents, in which there are no next sentences to predict; model.objective is mlm+nsp",
-            hint="set objective: mlm, or train on shards of pairs",
-        )
-    if across and not folder.documents:
-        raise InputError(
-            f"{path}: holds pairs, and cross_document_attention of the stage {stage.name} is true; "
-            "allowed: with shards of documents",
-            hint="leave it out, or train on shards of documents",
-        )
-    return folder.documents and not across
 
 
 def _open_evaluation(
@@ -404,8 +384,12 @@ def _open_shards(
     masked: bool,
     path: Path | None = None,
 ) -> ShardFolder:
-    """Open the shards of a split. path: where they are; None: they are searched for."""
-    return ShardFolder.open(
+    """Open the shards of a split. path: where they are; None: they are searched for.
+
+    Raises:
+        InputError: as ``ShardFolder.open``, or they do not hold what the model or the stage needs.
+    """
+    folder = ShardFolder.open(
         path or _find_shards(config, reader, split=split, length=length),
         split=split,
         sequence_length=length,
@@ -413,6 +397,19 @@ def _open_shards(
         vocabulary=vocabulary,
         masked=masked,
     )
+    place = folder.paths[0].parent
+    if folder.documents and config.sizes.objective == "mlm+nsp":
+        raise InputError(
+            f"{place}: holds documents, in which there are no next sentences to predict; model.objective is mlm+nsp",
+            hint="set objective: mlm, or name shards of pairs",
+        )
+    if not folder.documents and isinstance(reader, PretrainStage) and reader.cross_document_attention:
+        raise InputError(
+            f"{place}: holds pairs, and cross_document_attention of the stage {reader.name} is true; "
+            "allowed: with shards of documents",
+            hint="leave it out, or name shards of documents",
+        )
+    return folder
 
 
 def _find_shards(

@@ -128,19 +128,17 @@ class ShardFolder:
         *,
         sequence_length: int,
         max_predictions: int,
+        documents: bool,
         vocabulary: Vocabulary,
     ) -> ShardFolder:
-        """Return a folder as it was when the run began. known: by name, sorted.
+        """Return a folder as it was when the run began, without opening a file. known: by name, sorted.
 
-        A file that is gone or has changed since is found when it is read, whatever its time says: one header is read
-        here, of the first file that is left.
+        A file that is gone or has changed since is found when it is read, whatever its time says.
         """
         # Recorded by another process, maybe on another machine with a copy: no file counts as looked at yet.
         known = {name: replace(shard, modified_ns=None) for name, shard in known.items()}
         rows = tuple(shard.rows for shard in known.values())
         paths = tuple(folder / name for name in known)
-        left = _first_header(paths)
-        documents = left is not None and left[1].documents
         return cls(paths, rows, vocabulary.size, sequence_length, max_predictions, documents, tuple(known.values()))
 
     def check_same(self, known: Mapping[str, KnownShard]) -> None:
@@ -168,9 +166,13 @@ class ShardFolder:
         Raises:
             InputError: they have none.
         """
-        left = _first_header(self.paths)
-        if left is not None:
-            _check_masked(*left)
+        for path in self.paths:
+            try:
+                header = read_header(path)
+            except InputError:
+                continue
+            _check_masked(path, header)
+            return
 
     @property
     def known_by_name(self) -> dict[str, KnownShard]:
@@ -340,16 +342,6 @@ def _list_split(folder: Path, split: Split) -> list[Path]:
         hint=f"expected .hdf5 or .tfrecord files with {' or '.join(words)} in their names; the stage's shards "
         "(spec.stages[].pretrain.shards, .evaluate.shards) names the folder",
     )
-
-
-def _first_header(paths: Sequence[Path]) -> tuple[Path, ShardHeader] | None:
-    """Return the first file that can be opened, and its header."""
-    for path in paths:
-        try:
-            return path, read_header(path)
-        except InputError:
-            continue
-    return None
 
 
 def _what(header: ShardHeader) -> str:
