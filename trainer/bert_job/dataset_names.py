@@ -1,4 +1,4 @@
-"""Names of shard layouts and of recipes, which settings, builds and readers share.
+"""Names of shard layouts, of what samples hold and of recipes, which settings, builds and readers share.
 
 Apart from ``section`` because of what that imports: every worker process of a build starts with this module, and
 pydantic would double its start-up time.
@@ -13,5 +13,7 @@ WrittenLayout = Literal["compact", "nvidia", "intel", "mlperf"]
 LayoutName = Literal[WrittenLayout, "mlperf-variable", "mlperf-packed", "tfrecord"]
 """Layouts that files are read in. Modules of ``dataset.shards``: ``compact``, ``fixed`` (nvidia, intel, mlperf),
 ``variable`` (mlperf-variable, mlperf-packed) and ``tfrecord``."""
+SamplesOf = Literal["pairs", "documents"]
+"""What the rows of shards hold: [CLS] A [SEP] B [SEP] of two sentence spans, or documents, [CLS] piece [SEP] each."""
 RecipeName = Literal["nvidia", "mlperf"]
 """Published ways to build a dataset (``dataset.build.recipes``)."""

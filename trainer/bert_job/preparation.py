@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bert_job.dataset_names import WrittenLayout
+from bert_job.dataset_names import SamplesOf, WrittenLayout
 from bert_job.section import FilePath, Section, Seed, Tokens
 
 LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z]+)*$"
@@ -72,9 +72,12 @@ class PrepareSpec(Section):
     near_duplicate_similarity: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Documents whose 5-word shingles have at least this Jaccard similarity are near-duplicates and count as one, so
     that no copy of a training document is held out. 1: only exact duplicates."""
+    samples: SamplesOf | None = None
+    """``pairs``: two spans of sentences, as BERT's next-sentence prediction needs them; ``documents``: pieces of
+    documents that together fill the length, nothing thrown away, for models with ``objective: mlm``. Empty: pairs."""
     dupe_factor: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Every document is sampled this many times, each time with other masks and pairs. Empty: that of the recipe, 5
-    for nvidia and 10 for mlperf; 5 without one, as Google published it."""
+    for nvidia and 10 for mlperf; 5 without one, as Google published it; 1 with ``samples: documents``."""
     sequence_lengths: Annotated[tuple[Tokens, ...], Field(min_length=1, max_length=16)] | None = None
     """Tokens per sequence of shards for other jobs, in addition to those that the stages of this job read. Published:
     128 and 512. Empty: those of the stages alone; a job without stages that train needs this field."""
@@ -85,7 +88,7 @@ class PrepareSpec(Section):
     masked_lm_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Fraction of the tokens that are predicted. Default: 0.15, as published."""
     short_sequence_probability: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Fraction of the sequences that are made shorter than the sequence length. Default: 0.1, as published."""
+    """Fraction of the pairs that are made shorter than the sequence length. Default: 0.1, as published."""
     seed: Seed = 12345
     """Seed of masks, pairs and lengths. Default: 12345, as in the published scripts."""
     recipe: Literal["nvidia", "mlperf"] | None = None

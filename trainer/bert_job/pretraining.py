@@ -71,6 +71,9 @@ class PretrainSpec(Section):
     """Fraction of the tokens that are predicted; for dynamic masking only. Empty: 0.15, as published."""
     whole_word_masking: bool | None = None
     """Mask all pieces of a word or none; for dynamic masking only. Empty: false."""
+    cross_document_attention: bool | None = None
+    """Whether a token attends to the other documents of its row, whose positions then count from the start of the row;
+    for shards of documents only. Empty: false: attention and positions stay inside each document."""
     shards: FilePath | None = None
     """Folder with existing shards. Empty: the folder of this sequence length in the dataset."""
     data_range: DataRangeSpec = DataRangeSpec()

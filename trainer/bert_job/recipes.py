@@ -12,15 +12,15 @@ from types import MappingProxyType
 
 from pydantic.alias_generators import to_camel
 
-from bert_job.dataset_names import RecipeName, WrittenLayout
+from bert_job.dataset_names import RecipeName, SamplesOf, WrittenLayout
 from bert_job.evaluation import EvaluateSpec
 from bert_job.preparation import PrepareSpec
 from bert_job.pretraining import PretrainSpec
 from bert_job.section import SPECIAL_TOKENS
 from bert_job.training import TrainingSpec
 
-DUPE_FACTOR = 5
-"""Without a recipe: Devlin et al.'s data was made with it."""
+DUPE_FACTORS: Mapping[SamplesOf, int] = MappingProxyType({"pairs": 5, "documents": 1})
+"""Without a recipe: Devlin et al.'s data was made with 5; documents are packed to be seen once in each epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ def find_prepare(spec: TrainingSpec) -> tuple[int, PrepareSpec] | None:
 
 
 def resolve_dupe_factor(prepare: PrepareSpec) -> int:
-    """Return how often every document is sampled: as written, else as in the recipe, else 5."""
-    default = RECIPES[prepare.recipe].dupe_factor if prepare.recipe else DUPE_FACTOR
+    """Return how often every document is sampled: as written, else as in the recipe, else as its samples are."""
+    default = RECIPES[prepare.recipe].dupe_factor if prepare.recipe else DUPE_FACTORS[prepare.samples or "pairs"]
     return prepare.dupe_factor or default
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from bert_job.checkpoints import StageCheckpointSpec
+from bert_job.dataset_names import SamplesOf
 from bert_job.evaluation import EvaluateSpec, EvaluationSpec
 from bert_job.finetuning import FinetuneOptimizerSpec, FinetuneSpec, Label, TableColumnsSpec, TableFormat, TaskDataSpec
 from bert_job.optimization import Partitioning
@@ -65,6 +66,7 @@ class PrepareStage(PrepareSpec):
     """Read one after the other; empty where ``text`` is set."""
     vocabulary_size: Annotated[int, Field(ge=64, le=1_000_000)] = 30522
     max_unknown_share: Annotated[float, Field(gt=0, le=1)] = MAX_UNKNOWN_SHARE
+    samples: SamplesOf = "pairs"
     dupe_factor: Annotated[int, Field(ge=1, le=1000)] = 5
     # Of a job alone: who reads ``lengths`` needs no other, and any number of workers makes the same bytes. Left out of
     # what a dataset was built with.

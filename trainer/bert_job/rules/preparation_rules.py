@@ -33,6 +33,19 @@ def _known_builtin(field: str) -> SectionRule:
     )
 
 
+def _pairs_only(field: str, other: str | None, *, allowed: str) -> SectionRule:
+    """Refuse a field with documents, unless it has one other value."""
+    return SectionRule(
+        holds=lambda stage: stage.samples != "documents" or getattr(stage, field) in (None, other),
+        cel=f"!has(self.samples) || self.samples != 'documents' || !has(self.{field})"
+        + (f" || self.{field} == '{other}'" if other else ""),
+        field=field,
+        allowed=allowed,
+        next_step="leave it out, or write samples: pairs",
+        got=lambda stage: f"{getattr(stage, field)} with samples documents",
+    )
+
+
 PREPARATION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyType(
     {
         PrepareSpec: (
@@ -76,6 +89,8 @@ PREPARATION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProx
                 next_step="leave it out, or write masking: static",
                 got=lambda stage: f"{stage.layout} with masking {stage.masking}",
             ),
+            _pairs_only("layout", "compact", allowed="compact with samples: documents, which no other layout tells"),
+            _pairs_only("recipe", None, allowed="only with samples: pairs, which are what its loader reads"),
         ),
         CorpusSpec: (
             _known_builtin("path"),

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from pydantic.alias_generators import to_camel
 
 from bert_job import model as presets
+from bert_job.dataset_names import SamplesOf
 from bert_job.evaluation import DataRangeSpec, EvaluateSpec, EvaluationSpec
 from bert_job.model import ModelSpec
 from bert_job.pretraining import PretrainSpec
@@ -254,6 +255,56 @@ def masks_are_somewhere(spec: TrainingSpec) -> Iterator[Violation]:
             yield Violation(f"stages[{number}].pretrain.masking", "static")
 
 
+_MAKES_DOCUMENTS = (
+    "self.stages.exists(stage, has(stage.prepare) && has(stage.prepare.samples) && "
+    "stage.prepare.samples == 'documents')"
+)
+
+
+def _makes(spec: TrainingSpec, samples: SamplesOf) -> bool:
+    """Tell whether the job prepares a dataset of these samples."""
+    return any(stage.prepare is not None and (stage.prepare.samples or "pairs") == samples for stage in spec.stages)
+
+
+@rule(
+    Cel(
+        TrainingSpec,
+        f"!{_MAKES_DOCUMENTS} || (has(self.model.objective) ? self.model.objective == 'mlm' : "
+        f"(has(self.model.configFile) || {_IS_DISTILBERT.replace('self.', 'self.model.')})) || "
+        "self.stages.all(stage, !has(stage.pretrain) || has(stage.pretrain.shards))",
+        subject="model.objective",
+    ),
+    allowed="mlm, since the prepare stage's samples: documents have no next sentences",
+    next_step="write objective: mlm, or samples: pairs in the prepare stage",
+)
+def next_sentences_are_somewhere(spec: TrainingSpec) -> Iterator[Violation]:
+    """Refuse next-sentence prediction on a dataset that this job makes of documents."""
+    model = spec.model
+    # What a model's file says of it is known when the run starts.
+    is_known = model.objective is not None or model.config_file is None
+    reads = any(stage.pretrain is not None and stage.pretrain.shards is None for stage in spec.stages)
+    if _makes(spec, "documents") and reads and is_known and presets.resolve_objective(model) == "mlm+nsp":
+        yield Violation("model.objective", '"mlm+nsp"')
+
+
+@rule(
+    Cel(
+        TrainingSpec,
+        f"!self.stages.exists(stage, has(stage.prepare)) || {_MAKES_DOCUMENTS} || "
+        "self.stages.all(stage, !has(stage.pretrain) || !has(stage.pretrain.crossDocumentAttention) || "
+        "!stage.pretrain.crossDocumentAttention || has(stage.pretrain.shards))",
+        subject="stages[].pretrain.crossDocumentAttention",
+    ),
+    allowed="only with shards of documents, and the prepare stage makes pairs",
+    next_step="leave it out, or write samples: documents in the prepare stage",
+)
+def attention_has_documents(spec: TrainingSpec) -> Iterator[Violation]:
+    """Refuse attention across documents on a dataset that this job makes of pairs."""
+    for number, stage in enumerate(spec.stages if _makes(spec, "pairs") else ()):
+        if stage.pretrain is not None and stage.pretrain.cross_document_attention and stage.pretrain.shards is None:
+            yield Violation(f"stages[{number}].pretrain.crossDocumentAttention", "true")
+
+
 @rule(
     Cel(
         TrainingSpec,
@@ -414,6 +465,8 @@ TRAINING_RULES: tuple[Rule[TrainingSpec], ...] = (
     results_come_after_training,
     prepare_has_a_reader,
     masks_are_somewhere,
+    next_sentences_are_somewhere,
+    attention_has_documents,
     evaluation_has_data,
     parts_are_not_trained_on,
     engine_computes_the_precision,

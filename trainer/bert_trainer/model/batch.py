@@ -1,5 +1,7 @@
 """A micro-batch as the model takes it: rows concatenated to their real tokens.
 
+A row is what attention stays inside: a sample, or where attention stays inside documents one piece of a sample's.
+
 Letters: N real tokens, B rows, T longest row, M masked positions.
 """
 
@@ -21,6 +23,8 @@ from bert_trainer.model.dropout import DropoutKeys, generator_seed, row_keys
 
 IGNORED_LABEL = -100
 """Of padding: what ``torch.nn.functional.cross_entropy`` ignores."""
+_PLACE_SHIFT = 40
+"""Of a piece's place in its sample, above the sample's number. Both fit: samples have at most 2**15 tokens."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,14 @@ class Batch:
     masked_labels_M: Tensor
     next_sentence_B: Tensor
     sample_numbers_B: NDArray[np.int64]
+    """What dropout knows rows by: the sample's number in the data set, and above it a piece's place in the sample."""
     longest: int
     """Tokens; no row has more."""
     num_rows: int
-    """Sequences."""
+    """Sequences: samples, however many rows they make."""
     num_tokens: int
+    num_pairs: int
+    """Pairs of tokens that attend to each other."""
     num_masked: int
     """Predictions."""
     targets: Tensor | None = None
@@ -93,32 +100,43 @@ class Batch:
         return DropoutKeys(keys_B, self.token_row_N, self.positions_N, generator_seed(seed, step, int(numbers_B[0])))
 
 
-def make_batch(samples: Samples | RaggedSamples, sample_numbers_B: NDArray[np.int64]) -> Batch:
-    """Lay rows end to end as the model takes them.
+def make_batch(
+    samples: Samples | RaggedSamples, sample_numbers: NDArray[np.int64], *, splits_documents: bool = False
+) -> Batch:
+    """Lay samples end to end as the model takes them.
 
-    samples: B rows; padded ones whose real tokens come first, as every reader of shards checks.
-    sample_numbers_B: their numbers in the data set. A prediction ends a padded row's list where its position
-    is 0: [CLS] is never masked.
+    Args:
+        samples: Padded ones whose real tokens come first, as every reader of shards checks. A prediction ends a padded
+            row's list where its position is 0: [CLS] is never masked.
+        sample_numbers: Their numbers in the data set.
+        splits_documents: Whether each piece of documents becomes a row of its own, with positions from 0 on.
     """
     ragged = RaggedSamples.from_padded(samples) if isinstance(samples, Samples) else samples
-    lengths_B, starts_B = ragged.token_counts, ragged.token_starts
-    row_N = np.repeat(np.arange(len(ragged)), lengths_B)
+    starts_B, numbers_B, labels_B = ragged.token_starts, sample_numbers, ragged.next_sentence_labels
+    if splits_documents:
+        starts_B = ragged.piece_starts()
+        sample_B = np.searchsorted(ragged.token_starts, starts_B, side="right") - 1
+        places_B = starts_B - ragged.token_starts[sample_B]
+        numbers_B, labels_B = sample_numbers[sample_B] + (places_B << _PLACE_SHIFT), labels_B[sample_B]
+    lengths_B = np.diff(starts_B, append=len(ragged.tokens))
+    row_N = np.repeat(np.arange(len(starts_B)), lengths_B)
     position_N = np.arange(len(ragged.tokens)) - np.repeat(starts_B, lengths_B)
     return Batch(
         tokens_N=_index(ragged.tokens),
         positions_N=_index(position_N),
-        segments_N=_index(position_N >= np.repeat(ragged.first_segment_counts, lengths_B)),
+        segments_N=_index(position_N >= np.repeat(ragged.first_segment_counts, ragged.token_counts)),
         token_row_N=_index(row_N),
         row_starts_B=_index(starts_B),
         # int32 is what the operators of variable-length attention take for bounds (gpu.attention).
         row_bounds=torch.from_numpy(np.append(starts_B, len(ragged.tokens)).astype(np.int32)),
         masked_index_M=_index(ragged.prediction_places()),
         masked_labels_M=_index(ragged.masked_lm_ids),
-        next_sentence_B=_index(ragged.next_sentence_labels),
-        sample_numbers_B=sample_numbers_B,
+        next_sentence_B=_index(labels_B),
+        sample_numbers_B=numbers_B,
         longest=int(lengths_B.max()),
         num_rows=len(ragged),
         num_tokens=len(ragged.tokens),
+        num_pairs=int((lengths_B**2).sum()),
         num_masked=len(ragged.masked_lm_ids),
     )
 

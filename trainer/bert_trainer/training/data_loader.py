@@ -349,6 +349,7 @@ class StageReader(ReadAhead):
         first_step: int,
         last_step: int,
         masking: DynamicMasking | None = None,
+        splits_documents: bool = False,
         balanced: bool = True,
         staged: Callable[[Batch], Batch] | None = None,
     ) -> None:
@@ -364,6 +365,7 @@ class StageReader(ReadAhead):
             first_step: Counted from 0.
             last_step: Exclusive.
             masking: Draws masks; without it those of the files are used.
+            splits_documents: As for ``make_batch``.
             balanced: Ranks get nearly the same number of tokens of every step; otherwise contiguous parts of it.
             staged: Applied to every micro-batch in the reading thread (``Backend.stage_batch``).
         """
@@ -373,6 +375,7 @@ class StageReader(ReadAhead):
         self.global_batch_size = global_batch_size
         self.micro_batch_size = micro_batch_size
         self.masking = masking
+        self.splits_documents = splits_documents
         self.rank = rank
         self.world_size = world_size
         self.balanced = balanced
@@ -391,9 +394,9 @@ class StageReader(ReadAhead):
         """Return this rank's micro-batches, and the real tokens of the busiest rank."""
         samples, numbers, loads = self.read_rows(step * self.global_batch_size)
         bounds = range(0, len(numbers), self.micro_batch_size)
+        parts = (slice(at, at + self.micro_batch_size) for at in bounds)
         batches = [
-            make_batch(samples.take(slice(at, at + self.micro_batch_size)), numbers[at : at + self.micro_batch_size])
-            for at in bounds
+            make_batch(samples.take(part), numbers[part], splits_documents=self.splits_documents) for part in parts
         ]
         if self.staged is not None:
             batches = [self.staged(batch) for batch in batches]

@@ -52,6 +52,8 @@ class EvaluationSet:
     last: int
     """Exclusive."""
     micro_batch_size: int
+    splits_documents: bool = False
+    """As for ``make_batch``."""
 
     @classmethod
     def of(
@@ -102,7 +104,7 @@ def evaluate(model: Bert, data: EvaluationSet, world: World, device: torch.devic
     start, stop = rank_slice(data.last - data.first, world.rank, world.size)
     backend = model.backend
     with backend.step_context():
-        for read in _batches(data.folder, data.first + start, data.first + stop, size):
+        for read in _batches(data, data.first + start, data.first + stop):
             random_pairs += int(read.next_sentence_B.sum())
             batch = backend.stage_batch(read, sequence_length=length, micro_batch_size=size).to(device)
             found = model(batch)
@@ -125,13 +127,15 @@ def evaluate(model: Bert, data: EvaluationSet, world: World, device: torch.devic
     )
 
 
-def _batches(folder: ShardFolder, start: int, stop: int, micro_batch_size: int) -> Iterator[Batch]:
+def _batches(data: EvaluationSet, start: int, stop: int) -> Iterator[Batch]:
     """Yield samples [start, stop) in shard order."""
-    for shard, first, last, number in _parts(folder, start, stop):
-        samples = folder.read_ragged(shard, slice(first, last))
-        for at in range(0, last - first, micro_batch_size):
-            part = slice(at, min(at + micro_batch_size, last - first))
-            yield make_batch(samples.take(part), np.arange(part.start, part.stop) + number)
+    size = data.micro_batch_size
+    for shard, first, last, number in _parts(data.folder, start, stop):
+        samples = data.folder.read_ragged(shard, slice(first, last))
+        for at in range(0, last - first, size):
+            part = slice(at, min(at + size, last - first))
+            numbers = np.arange(part.start, part.stop) + number
+            yield make_batch(samples.take(part), numbers, splits_documents=data.splits_documents)
 
 
 def _parts(folder: ShardFolder, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
@@ -179,10 +183,9 @@ def _labels(folder: ShardFolder, shard: int, rows: slice = slice(None)) -> np.nd
     samples = folder.read_ragged(shard, rows)
     chosen = samples.masked_lm_ids
     if not len(chosen):
-        # Dynamic masking: the shards hold no masks, and any token but [CLS] and both [SEP] may be masked.
+        # Dynamic masking: the shards hold no masks, and any token but [CLS] and [SEP] may be masked.
         may_be = np.ones(len(samples.tokens), np.bool_)
-        for place in (0, samples.first_segment_counts - 1, samples.token_counts - 1):
-            may_be[samples.token_starts + place] = False
+        may_be[samples.special_places(documents=folder.documents)] = False
         chosen = samples.tokens[may_be]
     labels: np.ndarray[tuple[int], np.dtype[np.int64]] = chosen.astype(np.int64)
     return labels

@@ -73,10 +73,9 @@ def _sentences(data: EvaluationSet, vocabulary: Vocabulary) -> Iterator[NDArray[
     for number in range(count):
         row = data.first + number * (data.last - data.first) // count
         samples = data.read_row(row).unmasked()
-        tokens = samples.tokens.astype(np.int64)
-        first = int(samples.first_segment_counts[0])
-        for part in (tokens[1 : first - 1], tokens[first:-1]):
-            sentence = _find_sentence(part, vocabulary)
+        special = np.sort(samples.special_places(documents=data.folder.documents))
+        for part in np.split(samples.tokens.astype(np.int64), special):
+            sentence = _find_sentence(part[1:], vocabulary)
             if sentence is not None:
                 yield sentence
                 break

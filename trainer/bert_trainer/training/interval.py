@@ -65,8 +65,8 @@ class Interval:
     def restart(self) -> None:
         """Begin the next interval."""
         self._sums: list[Any] = []
-        self._masked = self._rows = self._tokens = self._most_tokens = 0
-        self._pairs = self._waited_s = 0.0
+        self._masked = self._rows = self._tokens = self._pairs = self._most_tokens = 0
+        self._waited_s = 0.0
         self._reductions: list[ReductionTimes] = []
         self._started_at_s = time.monotonic()
 
@@ -77,8 +77,7 @@ class Interval:
         self._masked += batch.num_masked
         self._rows += batch.num_rows
         self._tokens += batch.num_tokens
-        # As if its rows were equally long, which is the least that it can be: their lengths lie on the device.
-        self._pairs += batch.num_tokens**2 / max(batch.num_rows, 1)
+        self._pairs += batch.num_pairs
 
     def add_step(self, most_tokens: int, times: ReductionTimes) -> None:
         """Add what a step cost. most_tokens: real tokens of its busiest rank."""

@@ -115,7 +115,7 @@ class Objective(ABC, Generic[ModelT]):
     def evaluations_left_s(self) -> float:
         """Seconds that the evaluations still to come are expected to take."""
 
-    def flop(self, tokens: int, pairs: float, masked: int) -> float:
+    def flop(self, tokens: int, pairs: int, masked: int) -> float:
         """Return the model's floating-point operations for so many tokens; 0: not counted."""
         return 0.0
 

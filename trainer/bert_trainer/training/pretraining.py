@@ -63,6 +63,7 @@ class Pretraining(Objective[Bert]):
             first_step=self.step,
             last_step=self.total_steps,
             masking=data.masking,
+            splits_documents=data.splits_documents,
             # A mean of micro-batch means depends on which rows share a micro-batch: keep the original scripts' split.
             balanced=stage.loss_normalization == "global",
             staged=partial(
@@ -132,7 +133,7 @@ class Pretraining(Objective[Bert]):
     def evaluations_left_s(self) -> float:  # noqa: D102
         return 0.0 if self.evaluations.target_met else self.evaluations.remaining_s(self.step)
 
-    def flop(self, tokens: int, pairs: float, masked: int) -> float:  # noqa: D102
+    def flop(self, tokens: int, pairs: int, masked: int) -> float:  # noqa: D102
         model = self.learner.model
         return count_flop(model.config, model.vocabulary_size, tokens=tokens, pairs=pairs, masked=masked)
 

@@ -53,6 +53,8 @@ class StageData:
     """Sequences of all pretraining stages before this one."""
     masking: DynamicMasking | None = None
     """Draws masks; None: the masks in the files are used."""
+    splits_documents: bool = False
+    """Whether attention and positions stay inside each document of a row."""
     is_begun: bool = False
     """Whether an earlier attempt has begun with exactly these shards."""
 
@@ -245,7 +247,14 @@ def _open_stages(
         if masking is not None and not is_bound:
             masking.check(folder)
         training[index] = StageData(
-            folder, order, total, stage.sequence_length, samples_before, masking, is_begun=is_bound
+            folder,
+            order,
+            total,
+            stage.sequence_length,
+            samples_before,
+            masking,
+            splits_documents=folder.documents and not stage.cross_document_attention,
+            is_begun=is_bound,
         )
         samples_before += total * stage.global_batch_size
     evaluation = _open_evaluations(config, vocabulary, [data.folder for data in training.values()])
@@ -288,6 +297,7 @@ def _open_training_shards(
         known.files,
         sequence_length=stage.sequence_length,
         max_predictions=stage.max_predictions_per_sequence,
+        documents=known.documents,
         vocabulary=vocabulary,
     )
     skips = config.dataset.on_unreadable_shard == "Skip"
@@ -326,11 +336,16 @@ def _open_evaluations(
 ) -> dict[int, EvaluationSet]:
     """Open what stages are evaluated on, by index: of evaluate stages, and of those evaluated while they train."""
     found = {}
+    trained: PretrainStage | None = None
     for index, stage in enumerate(config.stages):
         if isinstance(stage, PretrainStage | EvaluateStage):
+            trained = stage if isinstance(stage, PretrainStage) else trained
             evaluation = stage.evaluation if isinstance(stage, PretrainStage) else stage
             if evaluation is not None:
-                found[index] = _open_evaluation(config, evaluation, stage.sequence_length, vocabulary, trained_on)
+                opened = _open_evaluation(config, evaluation, stage.sequence_length, vocabulary, trained_on)
+                # As the model was trained.
+                is_across = trained is not None and bool(trained.cross_document_attention)
+                found[index] = replace(opened, splits_documents=opened.folder.documents and not is_across)
     return found
 
 
@@ -369,8 +384,12 @@ def _open_shards(
     masked: bool,
     path: Path | None = None,
 ) -> ShardFolder:
-    """Open the shards of a split. path: where they are; None: they are searched for."""
-    return ShardFolder.open(
+    """Open the shards of a split. path: where they are; None: they are searched for.
+
+    Raises:
+        InputError: as ``ShardFolder.open``, or they do not hold what the model or the stage needs.
+    """
+    folder = ShardFolder.open(
         path or _find_shards(config, reader, split=split, length=length),
         split=split,
         sequence_length=length,
@@ -378,6 +397,19 @@ def _open_shards(
         vocabulary=vocabulary,
         masked=masked,
     )
+    place = folder.paths[0].parent
+    if folder.documents and config.sizes.objective == "mlm+nsp":
+        raise InputError(
+            f"{place}: holds documents, in which there are no next sentences to predict; model.objective is mlm+nsp",
+            hint="set objective: mlm, or name shards of pairs",
+        )
+    if not folder.documents and isinstance(reader, PretrainStage) and reader.cross_document_attention:
+        raise InputError(
+            f"{place}: holds pairs, and cross_document_attention of the stage {reader.name} is true; "
+            "allowed: with shards of documents",
+            hint="leave it out, or name shards of documents",
+        )
+    return folder
 
 
 def _find_shards(

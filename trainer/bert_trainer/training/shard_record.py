@@ -27,11 +27,13 @@ class StageShards:
     """Relative to the dataset, or to the stage's shards."""
     files: Mapping[str, KnownShard]
     """By name, in the order of the run."""
+    documents: bool = False
+    """Whether their rows are pieces of documents."""
 
     @classmethod
     def of(cls, base: Path, folder: ShardFolder) -> StageShards:
         """Describe what a stage begins with. base: that the folder is below."""
-        return cls(folder.paths[0].parent.relative_to(base), folder.known_by_name)
+        return cls(folder.paths[0].parent.relative_to(base), folder.known_by_name, folder.documents)
 
 
 def read_record(output_folder: Path) -> dict[str, StageShards]:
@@ -60,7 +62,7 @@ def _parse(entry: dict[str, Any]) -> StageShards:
         )
         for name, file in entry["files"].items()
     }
-    return StageShards(Path(entry["folder"]), files)
+    return StageShards(Path(entry["folder"]), files, bool(entry.get("documents")))
 
 
 def write_record(run: RunFolder, stages: Mapping[str, StageShards]) -> None:
@@ -68,6 +70,7 @@ def write_record(run: RunFolder, stages: Mapping[str, StageShards]) -> None:
     document = {
         name: {
             "folder": str(stage.folder),
+            "documents": stage.documents,
             "files": {
                 name: {"rows": it.rows, "bytes": it.num_bytes, "content": it.content, "modified_ns": it.modified_ns}
                 for name, it in stage.files.items()

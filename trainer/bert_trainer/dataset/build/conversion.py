@@ -30,6 +30,7 @@ from bert_trainer.dataset.shards import (
     write_shard_blocks,
     written_name,
 )
+from bert_trainer.dataset.shards.attributes import check_layout
 from bert_trainer.dataset.shards.dataset_info import DATASET_FILE, check_complete, read_dataset_info
 from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS, SampleBuffer
 from bert_trainer.dataset.tokens.tokenizer_config import CONFIG_FILE
@@ -61,6 +62,7 @@ class ConversionTask:
     vocabulary_sha256: str | None
     generator_version: int | None
     masked: bool
+    documents: bool
     made_from: str
 
     @property
@@ -118,10 +120,8 @@ def convert(
         if not source.is_file():
             check_complete(folder)
     headers = read_headers(files, reporter, check)
-    if layout != "compact":
-        unmasked = next((file for file, found in zip(files, headers, strict=True) if not found.masked), None)
-        if unmasked:
-            raise InputError(f"{unmasked}: layout {layout} cannot hold samples without masks; allowed: compact")
+    for file, found in zip(files, headers, strict=True):
+        check_layout(file, layout, masked=found.masked, documents=found.documents)
     tasks = [
         _task(target / file.relative_to(root), (RowRange(file, 0, found.rows),), layout, found, shape)
         for file, found in zip(files, headers, strict=True)
@@ -324,7 +324,7 @@ def check_alike(files: Sequence[Path], headers: Sequence[ShardHeader]) -> None:
     # An empty file has neither chunks nor rows to recognize its layout by, and adds nothing to the output.
     with_rows = [(file, header) for file, header in zip(files, headers, strict=True) if header.rows]
     for file, header in with_rows:
-        for what in ("sequence_length", "max_predictions", "vocabulary_sha256", "layout", "masked"):
+        for what in ("sequence_length", "max_predictions", "vocabulary_sha256", "layout", "masked", "documents"):
             one, other = getattr(with_rows[0][1], what), getattr(header, what)
             if one != other:
                 raise InputError(
@@ -357,6 +357,7 @@ def _task(
         vocabulary_sha256=found.vocabulary_sha256,
         generator_version=found.generator_version,
         masked=found.masked,
+        documents=found.documents,
         made_from=digest.hexdigest(),
     )
 
@@ -448,6 +449,7 @@ def write_buffered(task: ConversionTask, buffer: SampleBuffer, *, wanted_rows: i
         "layout": task.layout,
         "shape": shape,
         "masked": task.masked,
+        "documents": task.documents,
         "made_from": task.made_from,
     }
     if buffer.in_memory:

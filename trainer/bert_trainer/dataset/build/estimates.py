@@ -1,18 +1,20 @@
 """Disk and memory that a build will take, estimated from the size of its text, and whether they are free.
 
 Estimates are made before anything is written, without reading the text. They are on the high side for English: one
-token per four bytes of text, 1.5 times as many samples as rows filled to the last token would make.
+token per four bytes of text, 1.5 times as many pairs as rows filled to the last token would make, 1.2 times as many
+rows of documents.
 """
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from bert_job.dataset_names import WrittenLayout
+from bert_job.dataset_names import SamplesOf, WrittenLayout
 from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS
 from bert_trainer.errors import InputError, StorageFailed
 
@@ -21,7 +23,8 @@ SHARD_BYTES = 20_000_000
 MIN_SHARDS = 8
 
 _TOKENS_PER_BYTE = 0.25
-_SAMPLES_PER_FULL_ROW = 1.5
+_SAMPLES_PER_FULL_ROW: Mapping[SamplesOf, float] = MappingProxyType({"pairs": 1.5, "documents": 1.2})
+# Documents' rows are full, but of documents of ten tokens a sixth is special.
 # Scratch files per byte of text: the text itself, its tokens, and what is kept of each document.
 _SCRATCH_PER_BYTE = 1.8
 # Memory of one process apart from a shard's rows: the interpreter, its cache of words, a block of text.
@@ -58,6 +61,7 @@ def estimate_build(
     vocabulary_size: int,
     layouts: Sequence[WrittenLayout] = ("compact",),
     num_balanced: int = 0,
+    samples: SamplesOf = "pairs",
 ) -> Estimate:
     """Estimate the disk and memory of a build.
 
@@ -70,9 +74,10 @@ def estimate_build(
         vocabulary_size: decides the bytes of a token id.
         layouts: of every file that a row is written to; first the one that is built from text.
         num_balanced: files that the shards of a length are resharded into, in the last of the layouts; 0: none.
+        samples: what the rows hold.
     """
     shards = num_shards or max(MIN_SHARDS, math.ceil(text_bytes * draws / SHARD_BYTES))
-    num_rows = [_num_rows(text_bytes * draws, sequence_length) for sequence_length, _ in lengths]
+    num_rows = [_num_rows(text_bytes * draws, sequence_length, samples) for sequence_length, _ in lengths]
     shard_bytes = [
         rows * sum(_file_row_bytes(length, vocabulary_size, layout) for layout in layouts)
         for rows, length in zip(num_rows, lengths, strict=True)
@@ -127,9 +132,9 @@ def free_disk(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _num_rows(text_bytes: float, sequence_length: int) -> float:
+def _num_rows(text_bytes: float, sequence_length: int, samples: SamplesOf) -> float:
     """Return the number of rows from this much text, repetitions counted."""
-    return _SAMPLES_PER_FULL_ROW * _TOKENS_PER_BYTE * text_bytes / (sequence_length - 3)
+    return _SAMPLES_PER_FULL_ROW[samples] * _TOKENS_PER_BYTE * text_bytes / (sequence_length - 3)
 
 
 def _rows_in_memory(num_rows: float, length: tuple[int, int]) -> float:

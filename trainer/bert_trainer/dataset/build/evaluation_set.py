@@ -160,5 +160,6 @@ def _task(
         vocabulary_sha256=found.vocabulary_sha256,
         generator_version=found.generator_version,
         masked=True,
+        documents=found.documents,
         made_from=hashlib.sha256(f"pick {count} {described}".encode()).hexdigest(),
     )

@@ -249,7 +249,8 @@ def _build(
         rows[task.target] = num_rows
         progress.save()
         progress.advance()
-    warn_about_pairs([task.target for task in tasks if task.split == "training" and task.shard == 0])
+    if stage.samples == "pairs":
+        warn_about_pairs([task.target for task in tasks if task.split == "training" and task.shard == 0])
     built = [_length_info(length, root, tasks, rows) for length in lengths]
     # 4) Where the recipe asks for it, shards to shards of equal size.
     built = [
@@ -319,6 +320,7 @@ def _check_resources(stage: PrepareStage, corpus: Corpora, lengths: list[Length]
         vocabulary_size=stage.vocabulary_size,
         layouts=[shard_layout(stage), *([loader_layout(stage)] if resharding(stage) else [])],
         num_balanced=num_balanced(stage),
+        samples=stage.samples,
     )
     own_bytes = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     check_estimate(
@@ -434,6 +436,7 @@ def _shard_tasks(
             vocabulary_sha256=vocabulary.sha256,
             # Held-out shards are always masked: every evaluation has to predict the same tokens.
             masked=stage.masking == "static" or split == "held_out",
+            samples=stage.samples,
             layout=shard_layout(stage),
         )
         for split, number, groups in shards
@@ -450,7 +453,8 @@ def _rows_of_finished(task: ShardTask) -> int | None:
         logger.warning("Rebuilding %s: %s", task.target, error)
         return None
     wanted = ShardHeader(header.rows, task.sequence_length, task.masking.max_predictions, task.vocabulary_sha256)
-    is_same = header == wanted and (header.masked, header.layout) == (task.masked, task.layout)
+    kind = task.masked, task.samples == "documents", task.layout
+    is_same = header == wanted and (header.masked, header.documents, header.layout) == kind
     return header.rows if is_same else None
 
 
@@ -460,6 +464,9 @@ def _length_info(length: Length, root: Path, tasks: list[ShardTask], rows: dict[
     for task in sorted(own, key=lambda task: task.target):
         by_split[task.split][task.target.name] = rows[task.target]
     training, held_out = by_split["training"], by_split["held_out"]
+    num_tokens = None
+    if own[0].samples == "documents":
+        num_tokens = sum(read_header(task.target).num_tokens or 0 for task in own if task.split == "training")
     return LengthInfo(
         sequence_length=length[0],
         max_predictions=length[1],
@@ -468,6 +475,7 @@ def _length_info(length: Length, root: Path, tasks: list[ShardTask], rows: dict[
         held_out=held_out,
         samples_training=sum(training.values()),
         samples_held_out=sum(held_out.values()),
+        row_tokens_training=num_tokens,
     )
 
 

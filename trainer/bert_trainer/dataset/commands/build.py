@@ -24,7 +24,7 @@ from bert_trainer.dataset.commands.build_options import add_options, parse_lengt
 from bert_trainer.dataset.commands.stop_signals import StopSignals
 from bert_trainer.dataset.commands.terminal import ProgressBar, print_line
 from bert_trainer.dataset.corpus.corpora import open_corpora
-from bert_trainer.dataset.shards.dataset_info import DatasetInfo
+from bert_trainer.dataset.shards.dataset_info import DatasetInfo, LengthInfo
 from bert_trainer.dataset.workers.mpi_pool import MpiWorld, world_size
 from bert_trainer.errors import EXIT_FAILED, InputError, Stopped, TrainerError
 from bert_trainer.output.progress import Reporter
@@ -102,12 +102,18 @@ def _summary(root: Path, record: DatasetInfo) -> str:
         *(
             f"  {length.folder}: {length.samples_training} samples in {len(length.training)} shard(s), "
             f"{length.samples_held_out} held out"
+            + ("" if (tokens := length.row_tokens_training) is None else _fullness(length, tokens))
             + (f"; cut into {len(cut.training)} in {cut.folder}" if (cut := length.balanced) else "")
             for length in record.lengths
         ),
         f"  {record.seconds:.1f} s, {record.cpu_seconds:.1f} s of processor time",
     ]
     return "\n".join(lines)
+
+
+def _fullness(length: LengthInfo, num_tokens: int) -> str:
+    share = num_tokens / max(1, length.samples_training * length.sequence_length)
+    return f"; rows are {share:.1%} full"
 
 
 def _build_for_job(arguments: argparse.Namespace, stop: StopSignals, open_pool: OpenPool | None) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from bert_job.preparation import PrepareSpec
-from bert_job.recipes import PUBLISHED_LENGTHS, predictions_of_recipe
+from bert_job.recipes import DUPE_FACTORS, PUBLISHED_LENGTHS, predictions_of_recipe
 from bert_job.rules.all_rules import OF_SECTIONS
 from bert_job.run_stages import PrepareStage
 from bert_job.section import SPECIAL_TOKENS, single_errors
@@ -71,8 +71,9 @@ def parse_stage(arguments: argparse.Namespace, environment: Mapping[str, str]) -
     recipe = given.get("recipe")
     if recipe == "mlperf" and "num_balanced_shards" not in given:
         given["num_balanced_shards"] = read_number(environment, SHARDS_VARIABLE)
+    defaults = {"dupe_factor": DUPE_FACTORS[given.get("samples", "pairs")]}
     try:
-        stage = PrepareStage(**{**published_settings(recipe), **given, "corpora": corpora})
+        stage = PrepareStage(**{**defaults, **published_settings(recipe), **given, "corpora": corpora})
     except ValidationError as error:
         raise _refused(_STAGE.explain(item) for item in single_errors(error)) from error
     written = stage.model_copy(update={"corpora": corpora or None})

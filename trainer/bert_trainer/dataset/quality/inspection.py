@@ -119,7 +119,12 @@ def count_file(task: CountTask) -> CountedFile:
         most = header.max_predictions or int(block.prediction_counts.max())
         parts.append(
             SampleStatistics.of(
-                [block], sequence_length=tokens, max_predictions=most, mask_id=task.mask_id, unk_id=task.unk_id
+                [block],
+                sequence_length=tokens,
+                max_predictions=most,
+                mask_id=task.mask_id,
+                unk_id=task.unk_id,
+                documents=header.documents,
             )
         )
         # After every block, so that memory does not grow with the file.
@@ -139,7 +144,8 @@ class Groups:
         """Add one file."""
         split, header = split_of(file.path), file.header
         # Files that differ in any of these cannot be added up.
-        key = (file.path.parent, split, header.layout, header.sequence_length, header.max_predictions, header.masked)
+        kind = header.masked, header.documents
+        key = (file.path.parent, split, header.layout, header.sequence_length, header.max_predictions, *kind)
         before = self._found.get(key)
         if before is None:
             self._found[key] = Group(
@@ -179,7 +185,9 @@ def describe_group(group: Group) -> list[str]:
     n, p = _occurring(counted.lengths), _occurring(counted.predictions)
     lines += [
         f"  padding              {counted.padding_share:7.1%} of all positions",
-        f"  random next sentence {counted.random_next / counted.rows:7.1%} of the samples",
+        f"  documents            {counted.special / 2 / counted.rows:7.1f} pieces per sample"
+        if header.documents
+        else f"  random next sentence {counted.random_next / counted.rows:7.1%} of the samples",
         f"  predictions          {p[0]} to {p[-1]} per sample, {mean:.1f} on average, "
         f"{counted.predicted_share:.1%} of all tokens",
     ]
@@ -243,6 +251,7 @@ def group_document(group: Group) -> dict[str, Any]:
         "sequence_length": header.sequence_length,
         "max_predictions": header.max_predictions,
         "masked": header.masked,
+        "documents": header.documents,
         "vocabulary_sha256": header.vocabulary_sha256,
     }
     if counted is None:
@@ -258,6 +267,7 @@ def group_document(group: Group) -> dict[str, Any]:
         "predictions_unchanged": counted.unchanged,
         "unknown_tokens": counted.unknown,
         "unknown_share": counted.unknown_share,
+        "special_tokens": counted.special,
         "random_next": counted.random_next,
         "duplicate_samples": round(counted.samples.duplicate_share * counted.rows),
         "duplicate_texts": round(counted.texts.duplicate_share * counted.rows),
@@ -270,11 +280,12 @@ def group_document(group: Group) -> dict[str, Any]:
 
 def sample_texts(path: Path, vocabulary: Vocabulary | None, num_shown: int) -> list[str]:
     """Return the first samples of a file as lines of text, masks shown."""
+    documents = read_header(path).documents
     ragged = read_ragged(path, vocabulary.size if vocabulary else None, slice(0, num_shown))
     samples = ragged.to_padded(int(ragged.token_counts.max(initial=1)), int(ragged.prediction_counts.max(initial=1)))
     lines = []
     for row in range(len(samples)):
-        label = "random next" if samples.next_sentence_labels[row] else "actual next"
+        label = "random next" if samples.next_sentence_labels[row] else "documents" if documents else "actual next"
         lines += ["", f"  sample {row}, {label}:", f"  {sample_text(samples, row, vocabulary)}"]
     return lines
 

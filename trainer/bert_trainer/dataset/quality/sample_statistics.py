@@ -110,6 +110,8 @@ class SampleStatistics:
     """(T + 1,): samples by number of tokens, [CLS] and [SEP] counted."""
     predictions: Counts
     """(P + 1,): samples by number of predictions."""
+    special: int
+    """[CLS] and [SEP]: three in a pair, two around every piece of a document."""
     random_next: int
     """Samples whose second segment is random."""
     masked: int
@@ -155,7 +157,7 @@ class SampleStatistics:
     @property
     def unknown_share(self) -> float | None:
         """Share of [UNK] in the tokens of the text, without [CLS] and [SEP]; None if its id is not known."""
-        return None if self.unknown is None else self.unknown / max(1, self.tokens - 3 * self.rows)
+        return None if self.unknown is None else self.unknown / max(1, self.tokens - self.special)
 
     @property
     def mean_count_per_file(self) -> float:
@@ -172,6 +174,7 @@ class SampleStatistics:
         max_predictions: int,
         mask_id: int | None,
         unk_id: int | None = None,
+        documents: bool = False,
     ) -> SampleStatistics:
         """Count the samples of one file.
 
@@ -181,8 +184,11 @@ class SampleStatistics:
             max_predictions: P; no row may have more.
             mask_id: of [MASK]; None: the token that predictions show most often.
             unk_id: of [UNK]; None: it is not counted.
+            documents: whether rows are pieces of documents.
         """
-        parts = [_count(block, sequence_length, max_predictions, mask_id, unk_id) for block in blocks]
+        parts = [
+            _count(block, sequence_length, max_predictions, mask_id, unk_id, documents=documents) for block in blocks
+        ]
         return cls.merged(parts, same_file=True)
 
     @classmethod
@@ -191,7 +197,7 @@ class SampleStatistics:
         values = {field.name: [getattr(one, field.name) for one in several] for field in fields(cls)}
         most = MAX_KEYS_PER_FILE if same_file else MAX_KEYS
         ngrams = DistinctCounts.merged(values["ngrams"], most=most)
-        added = {name: sum(values[name]) for name in ("rows", "random_next", "masked", "unchanged")}
+        added = {name: sum(values[name]) for name in ("rows", "special", "random_next", "masked", "unchanged")}
         sums = {name: sum(values[name]) for name in ("sum_pp", "sum_pn", "sum_nn")}
         per_file = _sizes(ngrams) if same_file else np.sum(values["ngrams_per_file"], axis=0)
         return cls(
@@ -208,7 +214,13 @@ class SampleStatistics:
 
 
 def _count(
-    samples: RaggedSamples, sequence_length: int, max_predictions: int, mask_id: int | None, unk_id: int | None
+    samples: RaggedSamples,
+    sequence_length: int,
+    max_predictions: int,
+    mask_id: int | None,
+    unk_id: int | None,
+    *,
+    documents: bool,
 ) -> SampleStatistics:
     # What the predictions show: mostly [MASK], by which its id is found where the vocabulary is not known.
     shown = samples.tokens[samples.prediction_places()]
@@ -216,11 +228,13 @@ def _count(
         mask_id = int(np.bincount(shown).argmax())
     n, p = samples.token_counts, samples.prediction_counts
     original = samples.unmasked() if len(shown) else samples
-    ngrams = DistinctCounts.of(ngram_hashes(original), shift=_NGRAM_SHIFT)
+    bounds = original.special_places(documents=documents)
+    ngrams = DistinctCounts.of(ngram_hashes(original, bounds), shift=_NGRAM_SHIFT)
     return SampleStatistics(
         rows=len(samples),
         lengths=np.bincount(n, minlength=sequence_length + 1),
         predictions=np.bincount(p, minlength=max_predictions + 1),
+        special=len(bounds),
         random_next=int(samples.next_sentence_labels.sum(dtype=np.int64)),
         masked=int((shown == mask_id).sum()) if len(shown) else 0,
         unchanged=int((shown == samples.masked_lm_ids).sum()),
@@ -268,8 +282,8 @@ def text_hashes(samples: RaggedSamples) -> Hashes:
     )
 
 
-def ngram_hashes(samples: RaggedSamples) -> Hashes:
-    """Return a hash of every run of ``NGRAM_TOKENS`` tokens in one segment, [CLS] and [SEP] left out, (n,)."""
+def ngram_hashes(samples: RaggedSamples, bounds: Counts) -> Hashes:
+    """Return a hash of every run of ``NGRAM_TOKENS`` tokens that has none of the bounds in it, (n,)."""
     num_tokens = len(samples.tokens)
     if num_tokens < NGRAM_TOKENS:
         return np.zeros(0, dtype=np.uint64)
@@ -278,18 +292,16 @@ def ngram_hashes(samples: RaggedSamples) -> Hashes:
     # the power of its start, so that it does not depend on where the n-gram is.
     sums = np.zeros(num_tokens + 1, dtype=np.uint64)
     np.cumsum(mix64(samples.tokens.astype(np.uint64)) * powers[:num_tokens], out=sums[1:])
-    starts = np.flatnonzero(_ngram_starts(samples))
+    starts = np.flatnonzero(_ngram_starts(num_tokens, bounds))
     return mix64((sums[starts + NGRAM_TOKENS] - sums[starts]) * inverses[starts])
 
 
-def _ngram_starts(samples: RaggedSamples) -> NDArray[np.bool_]:
-    """Return for every token but the last 15 whether the n-gram from it on stays within a segment, (S - 15,)."""
-    # [CLS] and both [SEP] are the bounds: an n-gram stays within a segment if it holds none of them.
-    bounds = np.zeros(len(samples.tokens) + 1, dtype=np.int64)
-    starts = samples.token_starts
-    bounds[starts] = bounds[starts + samples.first_segment_counts - 1] = bounds[starts + samples.token_counts - 1] = 1
-    before = np.concatenate([[0], np.cumsum(bounds)])
-    last = len(samples.tokens) - NGRAM_TOKENS + 1
+def _ngram_starts(num_tokens: int, bounds: Counts) -> NDArray[np.bool_]:
+    """Return for every token but the last 15 whether the n-gram from it on holds no bound, (S - 15,)."""
+    is_bound = np.zeros(num_tokens + 1, dtype=np.int64)
+    is_bound[bounds] = 1
+    before = np.concatenate([[0], np.cumsum(is_bound)])
+    last = num_tokens - NGRAM_TOKENS + 1
     inside: NDArray[np.bool_] = before[NGRAM_TOKENS : NGRAM_TOKENS + last] == before[:last]
     return inside
 

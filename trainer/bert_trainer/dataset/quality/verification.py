@@ -21,6 +21,7 @@ from bert_trainer.dataset.shards.checks import (
     Origin,
     SpecialIds,
     broken_rules,
+    count_special,
     count_unknown,
     describe_pairs,
     describe_violations,
@@ -112,7 +113,7 @@ def verify(
         problems = list(verdict.problems)
         random_pairs[verdict.path.parent] += verdict.num_random
         if verdict.header is not None:
-            pairs[verdict.path.parent] += verdict.header.rows
+            pairs[verdict.path.parent] += 0 if verdict.header.documents else verdict.header.rows
             problems += _unusual_shape(verdict, usual.get(_siblings(verdict.path)))
             if verdict.header.rows:
                 first = seen.setdefault((verdict.path.parent, verdict.digest), verdict.path)
@@ -157,6 +158,7 @@ def _verify_rows(task: VerifyTask, header: ShardHeader, vocabulary: Vocabulary |
         own_generator=header.generator_version is not None,
         masked_lm_probability=task.masked_lm_probability if header.masked else None,
         predicts_unknown=(header.generator_version or 0) < _UNK_NOT_PREDICTED_SINCE,
+        documents=header.documents,
     )
     broken: dict[str, tuple[int, int]] = {}
     digest = hashlib.blake2b(digest_size=16)
@@ -170,8 +172,8 @@ def _verify_rows(task: VerifyTask, header: ShardHeader, vocabulary: Vocabulary |
         for rule, rows in broken_rules(block, original, unknown, ids, origin).items():
             count, first = broken.get(rule, (0, num_rows + int(rows.argmax())))
             broken[rule] = count + int(rows.sum()), first
-        # Three special tokens per row; real tokens only.
-        num_tokens += int(block.input_mask.sum(dtype=np.int64)) - 3 * len(block)
+        num_special = count_special(block, original, ids, documents=header.documents)
+        num_tokens += int(block.input_mask.sum(dtype=np.int64) - num_special.sum())
         num_unknown += int(unknown.sum())
         num_random += int(block.next_sentence_labels.sum(dtype=np.int64))
         _add(digest, block)
@@ -259,11 +261,11 @@ def _find_gaps(folder: Path) -> tuple[str, ...]:
     return tuple(problems)
 
 
-Shape = tuple[int | None, int | None, bool]
+Shape = tuple[int | None, int | None, bool, bool]
 
 
 def _shape(header: ShardHeader) -> Shape:
-    return header.sequence_length, header.max_predictions, header.masked
+    return header.sequence_length, header.max_predictions, header.masked, header.documents
 
 
 def _siblings(file: Path) -> tuple[Path, Split]:
@@ -289,7 +291,10 @@ def _unusual_shape(verdict: Verdict, usual: Shape | None) -> list[str]:
     found = _shape(verdict.header)
     if usual is None or found == usual:
         return []
-    tokens, predictions, masked = found
+    tokens, predictions, masked, documents = found
+    if documents != usual[3]:
+        kinds = ("pairs", "documents")
+        return [f"holds {kinds[documents]}, most files beside it {kinds[usual[3]]}"]
     return [
         f"has rows of {tokens} tokens, {predictions} predictions, {'with' if masked else 'without'} masks; most files "
         f"beside it of {usual[0]}, {usual[1]}, {'with' if usual[2] else 'without'}"

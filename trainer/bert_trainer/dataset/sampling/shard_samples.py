@@ -1,4 +1,4 @@
-"""Builds one shard from its documents: pairs, masks, rows. The unit of work of a build.
+"""Builds one shard from its documents: pairs or packed pieces, masks, rows. The unit of work of a build.
 
 A shard depends on its documents, the settings and its own random stream alone: any process makes the same bytes, in
 any order. Text and vocabulary files are not read here.
@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_job.dataset_names import SamplesOf
 from bert_trainer.dataset.corpus.weights import repeats_in_pass
 from bert_trainer.dataset.sampling.masking import MaskingRule, mask_rows
+from bert_trainer.dataset.sampling.packed_documents import PIECE_SPECIAL_TOKENS, PackedDocuments, pack_documents
 from bert_trainer.dataset.sampling.sentence_pairs import SentencePairs, Walks, draw_pairs
 from bert_trainer.dataset.shards import Split, WrittenLayout, write_shard, write_shard_blocks
-from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.dataset.shards.ragged import RaggedSamples, ragged_sums
 from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS, SampleBuffer
 from bert_trainer.dataset.tokens.block_files import read_tokens
 from bert_trainer.dataset.tokens.block_tasks import clear_word_caches
 from bert_trainer.dataset.tokens.token_documents import TokenDocuments, id_kind
 from bert_trainer.dataset.tokens.word_cache import ragged_indexes
+from bert_trainer.errors import InputError
 from bert_trainer.system.random_bits import RandomBits
 
 GENERATOR_VERSION = 4
@@ -58,6 +61,7 @@ class ShardTask:
     vocabulary_sha256: str
     masked: bool = True
     """Whether the file holds masks; otherwise the data loader draws them."""
+    samples: SamplesOf = "pairs"
     layout: WrittenLayout = "compact"
 
 
@@ -68,6 +72,7 @@ def build_shard(task: ShardTask) -> int:
     ``IN_MEMORY_TOKENS``; the samples of larger shards wait in a scratch file beside the tokens.
 
     Raises:
+        InputError: the text holds special tokens, and rows of documents are to be told apart by them.
         TrainerError: as ``write_shard``.
     """
     # This worker may have encoded text before: its cache of words takes memory that the shard needs.
@@ -79,18 +84,19 @@ def build_shard(task: ShardTask) -> int:
         "generator_version": GENERATOR_VERSION,
         "shape": (task.sequence_length, task.masking.max_predictions),
         "masked": task.masked,
+        "documents": task.samples == "documents",
         "layout": task.layout,
     }
-    if len(drawn.pairs) * task.sequence_length <= IN_MEMORY_TOKENS:
+    if len(drawn.rows) * task.sequence_length <= IN_MEMORY_TOKENS:
         samples = [*assemble_shard(drawn, task)] or [RaggedSamples.empty()]
         write_shard(task.target, RaggedSamples.concatenate(samples), **attributes)
-        return len(drawn.pairs)
+        return len(drawn.rows)
     # Beside the tokens, in the work folder: what a killed process leaves is removed with it.
     with SampleBuffer(task.token_paths[0].parent, row_tokens=task.sequence_length, max_tokens=0) as buffer:
         for block in assemble_shard(drawn, task):
             buffer.add(block)
         write_shard_blocks(task.target, buffer.totals, buffer.blocks, **attributes)
-    return len(drawn.pairs)
+    return len(drawn.rows)
 
 
 def random_bits(seed: int, sequence_length: int, split: str, shard: int) -> RandomBits:
@@ -108,20 +114,20 @@ def groups_of_shard(shard: int, num_shards: int, dupe_factor: int) -> tuple[int,
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnPairs:
+class DrawnRows:
     """The N samples of a shard before they are assembled, in the order in which they are written."""
 
     ids: NDArray[np.integer]
     """Tokens of all documents."""
-    pairs: SentencePairs
+    rows: SentencePairs | PackedDocuments
     keys: NDArray[np.uint64]
     """(N,): what decides the masks of each sample."""
 
 
 def draw_shard(
     groups: Sequence[Sequence[TokenDocuments]], task: ShardTask, bits: RandomBits | None = None
-) -> DrawnPairs:
-    """Draw the pairs of a shard and shuffle them.
+) -> DrawnRows:
+    """Draw the rows of a shard and shuffle them.
 
     Args:
         groups: One for each pass, in any number of parts.
@@ -130,31 +136,53 @@ def draw_shard(
     """
     bits = bits or random_bits(task.seed, task.sequence_length, task.split, task.shard)
     documents = TokenDocuments.concatenate([part for parts in groups for part in parts])
-    walks = Walks.over([sum(part.num_documents for part in parts) for parts in groups])
-    times = [repeats_in_pass(part.draws, number, len(groups)) for number, parts in enumerate(groups) for part in parts]
-    del groups  # their tokens have been copied
-    pairs = draw_pairs(
-        documents.bounds,
-        walks.repeat(np.concatenate(times)),
-        bits,
-        capacity=task.sequence_length - NUM_SPECIAL_TOKENS,
-        short_sequence_probability=task.short_sequence_probability,
+    times = np.concatenate(
+        [repeats_in_pass(part.draws, number, len(groups)) for number, parts in enumerate(groups) for part in parts]
     )
+    pools = [sum(part.num_documents for part in parts) for parts in groups]
+    del groups  # their tokens have been copied
+    rows: SentencePairs | PackedDocuments
+    if task.samples == "documents":
+        _refuse_special_tokens(documents.ids, task)
+        rows = pack_documents(documents.bounds, times, bits, row_tokens=task.sequence_length)
+    else:
+        rows = draw_pairs(
+            documents.bounds,
+            Walks.over(pools).repeat(times),
+            bits,
+            capacity=task.sequence_length - NUM_SPECIAL_TOKENS,
+            short_sequence_probability=task.short_sequence_probability,
+        )
     # Sorting random words shuffles; a stable sort, so that equal words do not depend on the version of NumPy.
-    order = np.argsort(bits.words(len(pairs)), kind="stable")
-    return DrawnPairs(documents.ids, pairs.take(order), bits.words(len(pairs)))
+    order = np.argsort(bits.words(len(rows)), kind="stable")
+    return DrawnRows(documents.ids, rows.take(order), bits.words(len(rows)))
 
 
-def assemble_shard(drawn: DrawnPairs, task: ShardTask) -> Iterator[RaggedSamples]:
+def _refuse_special_tokens(ids: NDArray[np.integer], task: ShardTask) -> None:
+    # Words are split at the brackets of BERT's own; a vocabulary may call them otherwise.
+    for name, number in (("[CLS]", task.masking.cls_id), ("[SEP]", task.masking.sep_id)):
+        if (ids == number).any():
+            raise InputError(
+                f"{task.target}: the text holds the token {number}, which is the vocabulary's {name}; "
+                "allowed with samples: documents: text without it",
+                hint="choose another vocabulary, or build samples: pairs",
+            )
+
+
+def assemble_shard(drawn: DrawnRows, task: ShardTask) -> Iterator[RaggedSamples]:
     """Yield the samples of a shard, masked if the task says so, a block at a time."""
     block_rows = max(1, BLOCK_TOKENS // task.sequence_length)
-    for start in range(0, len(drawn.pairs), block_rows):
+    for start in range(0, len(drawn.rows), block_rows):
         rows = slice(start, start + block_rows)
-        samples = _assemble_rows(drawn.pairs.take(rows), drawn.ids, task.masking)
+        taken = drawn.rows.take(rows)
+        if isinstance(taken, PackedDocuments):
+            samples = _assemble_documents(taken, drawn.ids, task.masking)
+        else:
+            samples = _assemble_pairs(taken, drawn.ids, task.masking)
         yield mask_rows(samples, drawn.keys[rows], task.masking) if task.masked else samples
 
 
-def _assemble_rows(pairs: SentencePairs, ids: NDArray[np.integer], rule: MaskingRule) -> RaggedSamples:
+def _assemble_pairs(pairs: SentencePairs, ids: NDArray[np.integer], rule: MaskingRule) -> RaggedSamples:
     """Return the samples of some pairs with their original tokens: [CLS] A [SEP] B [SEP]."""
     # Each row is two runs of the documents' tokens: A and the token before it, B and those on both sides. Special
     # tokens then replace these neighbours, which at both ends of the array are clipped to it.
@@ -172,6 +200,26 @@ def _assemble_rows(pairs: SentencePairs, ids: NDArray[np.integer], rule: Masking
         first_segment_counts=pairs.tokens_a + 2,
         next_sentence_labels=pairs.is_random_next.astype(np.int8),
         prediction_counts=np.zeros(len(pairs), np.int64),
+        masked_lm_positions=np.zeros(0, np.uint16),
+        masked_lm_ids=tokens[:0],
+    )
+
+
+def _assemble_documents(rows: PackedDocuments, ids: NDArray[np.integer], rule: MaskingRule) -> RaggedSamples:
+    """Return the samples of some rows with their original tokens: [CLS] piece [SEP] of each of their pieces."""
+    # Each piece and the tokens on both sides, which special tokens replace.
+    counts = rows.tokens + PIECE_SPECIAL_TOKENS
+    tokens = ids.take(ragged_indexes(rows.first - 1, counts), mode="clip")
+    ends = np.cumsum(counts)
+    tokens[ends - counts] = rule.cls_id
+    tokens[ends - 1] = rule.sep_id
+    token_counts = ragged_sums(counts, rows.pieces)
+    return RaggedSamples(
+        tokens=tokens,
+        token_counts=token_counts,
+        first_segment_counts=token_counts,
+        next_sentence_labels=np.zeros(len(rows), np.int8),
+        prediction_counts=np.zeros(len(rows), np.int64),
         masked_lm_positions=np.zeros(0, np.uint16),
         masked_lm_ids=tokens[:0],
     )

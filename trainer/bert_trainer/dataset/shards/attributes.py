@@ -21,6 +21,7 @@ def name_attributes(
     vocabulary_sha256: str | None,
     generator_version: int | None,
     masked: bool,
+    documents: bool,
     made_from: str | None,
 ) -> dict[str, str | int | None]:
     """Return the attributes of a file; arguments as in ``write_shard``."""
@@ -31,6 +32,7 @@ def name_attributes(
         "generator_version": generator_version,
         "made_from": made_from,
         "masking": ("static" if masked else "none") if layout == "compact" else None,
+        "samples": "documents" if documents else None,
     }
 
 
@@ -44,18 +46,29 @@ def write_attributes(file: h5py.File, attributes: Mapping[str, str | int | None]
             file.attrs[name] = value
 
 
+def check_layout(path: Path, layout: WrittenLayout, *, masked: bool, documents: bool) -> None:
+    """Refuse samples that a layout does not tell from others. path: the file that holds them, or is to.
+
+    Raises:
+        InputError: the layout needs masked samples of pairs.
+    """
+    if layout != "compact" and (documents or not masked):
+        raise InputError(
+            f"{path}: layout {layout} cannot hold {'documents' if documents else 'samples without masks'}; "
+            "allowed: compact",
+            hint="only the compact layout says that its samples are documents, or for the loader to mask",
+        )
+
+
 @contextmanager
-def errors_naming(path: Path, layout: WrittenLayout, *, masked: bool) -> Iterator[None]:
+def errors_naming(path: Path, layout: WrittenLayout, *, masked: bool, documents: bool) -> Iterator[None]:
     """Add the name of the file to errors about samples that its layout cannot hold.
 
     Raises:
-        InputError: an id is too large for the layout, segments are out of order, or the layout needs masked samples.
+        InputError: an id is too large for the layout, segments are out of order, or the layout needs masked samples of
+            pairs.
     """
-    if not masked and layout != "compact":
-        raise InputError(
-            f"{path}: layout {layout} cannot hold samples without masks; allowed: compact",
-            hint="only the compact layout holds samples that the loader masks",
-        )
+    check_layout(path, layout, masked=masked, documents=documents)
     try:
         yield
     except (InputError, UnorderedSegmentsError) as error:

@@ -153,6 +153,8 @@ class Origin:
     """Share of tokens that is predicted; None if whole words are masked, or nothing is known."""
     predicts_unknown: bool = True
     """Whether [UNK] may be predicted."""
+    documents: bool = False
+    """Rows are pieces of documents; otherwise they are pairs."""
 
 
 def describe_violations(broken: dict[str, tuple[int, int]]) -> list[str]:
@@ -173,15 +175,18 @@ def broken_rules(
     """
     lengths = samples.input_mask.sum(axis=1, dtype=np.int64)
     predicted = samples.masked_lm_positions > 0
-    rules = _segment_rules(samples, original, lengths, ids)
+    own = _document_rules if origin.documents else _pair_rules
+    rules = _row_rules(samples, original, lengths, ids) | own(samples, original, lengths, ids)
     if origin.masked:
-        # Three special tokens per row; a row of nothing but [UNK] may have nothing to predict.
-        rules |= _prediction_rules(samples, predicted, lengths, lengths - 3 - unknown, ids, origin)
+        # A row of nothing but [UNK] may have nothing to predict.
+        num_special = count_special(samples, original, ids, documents=origin.documents)
+        rules |= _prediction_rules(samples, predicted, lengths, lengths - num_special - unknown, ids, origin)
     else:
         rules["has predictions, but the file says that it has none"] = np.any(predicted, axis=1)
     if origin.own_generator:
         # In the original tokens: among the shown ones a random replacement may be any entry, special tokens included.
-        special = np.isin(original, [ids.cls_id, ids.pad_id, *([] if ids.mask_id is None else [ids.mask_id])])
+        forbidden = [ids.pad_id, *([] if ids.mask_id is None else [ids.mask_id])]
+        special = np.isin(original, forbidden if origin.documents else [ids.cls_id, *forbidden])
         special[:, 0] = False
         rules |= {"holds [CLS], [PAD] or [MASK] inside its text": (special & (samples.input_mask == 1)).any(axis=1)}
     return {rule: rows for rule, rows in rules.items() if rows.any()}
@@ -224,7 +229,46 @@ def count_unknown(samples: Samples, original: NDArray[np.int32], unk_id: int | N
     return counts
 
 
-def _segment_rules(
+def count_special(
+    samples: Samples, original: NDArray[np.int32], ids: SpecialIds, *, documents: bool
+) -> NDArray[np.int64]:
+    """Return the number of [CLS] and [SEP] in each row, (N,): three of a pair. original: of ``original_tokens``."""
+    if not documents:
+        return np.full(len(samples), 3)
+    special = ((original == ids.cls_id) | (original == ids.sep_id)) & (samples.input_mask == 1)
+    counts: NDArray[np.int64] = np.count_nonzero(special, axis=1).astype(np.int64)
+    return counts
+
+
+def _row_rules(
+    samples: Samples, original: NDArray[np.int32], lengths: NDArray[np.int64], ids: SpecialIds
+) -> dict[str, Rows]:
+    """Return the rules for rows of any kind."""
+    padding = samples.input_mask == 0
+    return {
+        "does not begin with [CLS]": original[:, 0] != ids.cls_id,
+        "does not end with [SEP]": original[np.arange(len(samples)), lengths - 1] != ids.sep_id,
+        "has ids in its padding": ((samples.input_ids != 0) & padding).any(axis=1),
+        "has segments in its padding": ((samples.segment_ids != 0) & padding).any(axis=1),
+    }
+
+
+def _document_rules(
+    samples: Samples, original: NDArray[np.int32], _lengths: NDArray[np.int64], ids: SpecialIds
+) -> dict[str, Rows]:
+    starts, ends = original == ids.cls_id, original == ids.sep_id
+    inside = samples.input_mask[:, 1:] == 1
+    return {
+        "has a [CLS] that follows no [SEP], or a [SEP] that no [CLS] follows": (
+            (starts[:, 1:] != ends[:, :-1]) & inside
+        ).any(axis=1),
+        "has an empty piece": (starts[:, :-1] & ends[:, 1:] & inside).any(axis=1),
+        "has a second segment or a next sentence": (samples.segment_ids != 0).any(axis=1)
+        | (samples.next_sentence_labels != 0),
+    }
+
+
+def _pair_rules(
     samples: Samples, original: NDArray[np.int32], lengths: NDArray[np.int64], ids: SpecialIds
 ) -> dict[str, Rows]:
     rows = np.arange(len(samples))
@@ -234,11 +278,7 @@ def _segment_rules(
     first_b = (samples.segment_ids == 1).argmax(axis=1)
     falls = ((np.diff(samples.segment_ids, axis=1) < 0) & real[:, 1:]).any(axis=1)
     return {
-        "does not begin with [CLS]": original[:, 0] != ids.cls_id,
-        "does not end with [SEP]": original[rows, lengths - 1] != ids.sep_id,
         "has not two [SEP]": num_separators != 2,
-        "has ids in its padding": ((samples.input_ids != 0) & ~real).any(axis=1),
-        "has segments in its padding": ((samples.segment_ids != 0) & ~real).any(axis=1),
         "has segments other than 0 ... 0 1 ... 1": falls | (first_b == 0),
         "has no [SEP] at the end of its first segment": original[rows, first_b - 1] != ids.sep_id,
         "has an empty segment": (first_b == 2) | (lengths - first_b == 1),

@@ -57,7 +57,8 @@ def header(path: Path, file: h5py.File) -> ShardHeader:
     require_shape(path, "masked_lm_ids", datasets["masked_lm_ids"], datasets["masked_lm_positions"].shape)
     sums = ",".join(str(dataset.attrs.get("crc32")) for dataset in datasets.values())
     content = hashlib.sha256(sums.encode()).hexdigest()[:16]
-    found = ShardHeader(**read_attributes(file, "compact") | {"rows": rows, "content": content})
+    counted = {"rows": rows, "content": content, "num_tokens": datasets["tokens"].shape[0]}
+    found = ShardHeader(**read_attributes(file, "compact") | counted)
     if found.sequence_length is None or found.max_predictions is None:
         raise InputError(f"{path}: lacks the attribute sequence_length or max_predictions", hint=REBUILD)
     return found

@@ -41,6 +41,8 @@ class BuildSettings(_Part):
     lower_case: bool
     held_out_fraction: float
     near_duplicate_similarity: float
+    samples: str = "pairs"
+    """``documents``: rows are pieces of documents."""
     dupe_factor: int
     masked_lm_probability: float
     short_sequence_probability: float
@@ -101,6 +103,8 @@ class LengthInfo(_Part):
     """Samples by file name."""
     samples_training: int
     samples_held_out: int
+    row_tokens_training: int | None = None
+    """Tokens of the training rows, [CLS] and [SEP] of every piece included; of documents alone."""
     balanced: BalancedShards | None = None
 
     @property

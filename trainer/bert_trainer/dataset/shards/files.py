@@ -36,6 +36,7 @@ def write_shard(
     layout: WrittenLayout = "compact",
     shape: tuple[int, int] | None = None,
     masked: bool = True,
+    documents: bool = False,
     made_from: str | None = None,
 ) -> None:
     """Write one file atomically. The same samples give the same bytes.
@@ -50,6 +51,7 @@ def write_shard(
         layout: of the file.
         shape: most tokens and predictions of a row; required for samples without padding.
         masked: whether the samples hold predictions.
+        documents: whether they are pieces of documents, not pairs.
         made_from: fingerprint of the sources, for files written by ``convert`` and ``chop``.
 
     Raises:
@@ -64,13 +66,14 @@ def write_shard(
         vocabulary_sha256=vocabulary_sha256,
         generator_version=generator_version,
         masked=masked,
+        documents=documents,
         made_from=made_from,
     )
     # In memory first: HDF5 reports a full disk unreliably, sometimes only after the file was closed. The name means
     # nothing to a file in memory, but HDF5 refuses to open two of the same name.
     versions = compact.LIBRARY_VERSION if layout == "compact" else None
     with (
-        errors_naming(path, layout, masked=masked),
+        errors_naming(path, layout, masked=masked, documents=documents),
         h5py.File(path.name, "w", driver="core", backing_store=False, libver=versions) as file,
     ):
         _write(file, samples, layout, shape)

@@ -67,6 +67,8 @@ class ShardFolder:
     vocabulary_size: int | None
     sequence_length: int
     max_predictions: int
+    documents: bool = False
+    """Whether the rows are pieces of documents; otherwise they are pairs."""
     known: tuple[KnownShard, ...] = ()
     """What each file has to be; empty: nobody looks whether one changes."""
     _modified_ns: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
@@ -107,11 +109,16 @@ class ShardFolder:
             _check_header(path, header, sequence_length, max_predictions, vocabulary)
             if masked:
                 _check_masked(path, header)
+            if header.documents != headers[0].documents:
+                raise InputError(
+                    f"{path}: holds {_what(header)}, {paths[0].name} beside it {_what(headers[0])}; allowed: one kind",
+                    hint="put them into folders of their own",
+                )
         if not any(header.rows for header in headers):
             raise InputError(f"{folder}: the {split} shards hold no samples")
         rows = tuple(header.rows for header in headers)
         size = vocabulary.size if vocabulary else None
-        return cls(tuple(paths), rows, size, sequence_length, max_predictions, known)
+        return cls(tuple(paths), rows, size, sequence_length, max_predictions, headers[0].documents, known)
 
     @classmethod
     def of_known(
@@ -121,6 +128,7 @@ class ShardFolder:
         *,
         sequence_length: int,
         max_predictions: int,
+        documents: bool,
         vocabulary: Vocabulary,
     ) -> ShardFolder:
         """Return a folder as it was when the run began, without opening a file. known: by name, sorted.
@@ -131,7 +139,7 @@ class ShardFolder:
         known = {name: replace(shard, modified_ns=None) for name, shard in known.items()}
         rows = tuple(shard.rows for shard in known.values())
         paths = tuple(folder / name for name in known)
-        return cls(paths, rows, vocabulary.size, sequence_length, max_predictions, tuple(known.values()))
+        return cls(paths, rows, vocabulary.size, sequence_length, max_predictions, documents, tuple(known.values()))
 
     def check_same(self, known: Mapping[str, KnownShard]) -> None:
         """Compare the files with those that the run began with.
@@ -334,6 +342,10 @@ def _list_split(folder: Path, split: Split) -> list[Path]:
         hint=f"expected .hdf5 or .tfrecord files with {' or '.join(words)} in their names; the stage's shards "
         "(spec.stages[].pretrain.shards, .evaluate.shards) names the folder",
     )
+
+
+def _what(header: ShardHeader) -> str:
+    return "documents" if header.documents else "pairs"
 
 
 def _check_masked(path: Path, header: ShardHeader) -> None:

@@ -45,7 +45,11 @@ class ShardHeader:
     layout: LayoutName = field(default="compact", compare=False)
     masked: bool = field(default=True, compare=False)
     """Whether the file holds predictions; otherwise the data loader draws them."""
+    documents: bool = field(default=False, compare=False)
+    """Whether its rows are pieces of documents, [CLS] piece [SEP] each; otherwise they are pairs."""
     generator_version: int | None = field(default=None, compare=False)
+    num_tokens: int | None = field(default=None, compare=False)
+    """Of all rows; None where a file does not say it."""
     made_from: str | None = field(default=None, compare=False)
     """Fingerprint of the sources of a file that ``convert`` or ``chop`` wrote."""
     content: str | None = field(default=None, compare=False)
@@ -117,6 +121,7 @@ def read_attributes(file: h5py.File, layout: LayoutName) -> dict[str, Any]:
         "made_from": text("made_from"),
         "layout": layout,
         "masked": text("masking") != "none",
+        "documents": text("samples") == "documents",
     }
 
 

@@ -39,6 +39,7 @@ def write_shard_blocks(
     shape: tuple[int, int],
     layout: WrittenLayout = "compact",
     masked: bool = True,
+    documents: bool = False,
     made_from: str | None = None,
 ) -> None:
     """Write one file atomically from blocks of samples. Memory: one block, padded where the layout pads.
@@ -55,9 +56,10 @@ def write_shard_blocks(
         vocabulary_sha256=vocabulary_sha256,
         generator_version=generator_version,
         masked=masked,
+        documents=documents,
         made_from=made_from,
     )
-    with replaced_atomically(path) as partial, errors_naming(path, layout, masked=masked):
+    with replaced_atomically(path) as partial, errors_naming(path, layout, masked=masked, documents=documents):
         if layout == "compact":
             rows = (compact.values(block) for block in blocks())
             _write_contiguous(partial, compact.columns(totals), rows, attributes, compact.LIBRARY_VERSION)

@@ -28,7 +28,8 @@ class RaggedSamples:
     """N rows of S tokens and M predictions together."""
 
     tokens: NDArray[np.integer]
-    """(S,) uint16 or int32: [CLS] A [SEP] B [SEP] of every row, masked unless there are no predictions."""
+    """(S,) uint16 or int32: [CLS] A [SEP] B [SEP] of every row, masked unless there are no predictions; in rows of
+    documents [CLS] piece [SEP] of each, all of segment 0."""
     token_counts: NDArray[np.int64]
     """(N,): tokens of every row."""
     first_segment_counts: NDArray[np.int64]
@@ -141,6 +142,22 @@ class RaggedSamples:
         # Positions are uint16 or int16: they would overflow without the conversion.
         indexes: NDArray[np.int64] = starts + self.masked_lm_positions.astype(np.int64)
         return indexes
+
+    def piece_starts(self) -> NDArray[np.int64]:
+        """Return where the pieces of rows of documents begin among the S tokens, ascending: each at its [CLS]."""
+        is_start: NDArray[np.bool_] = self.tokens == self.tokens[:1]
+        # A replacement may be any entry, [CLS] included.
+        is_start[self.prediction_places()] = False
+        return np.flatnonzero(is_start)
+
+    def special_places(self, *, documents: bool) -> NDArray[np.int64]:
+        """Return where [CLS] and [SEP] are among the S tokens, of rows of documents or of pairs; in any order."""
+        if documents:
+            starts = self.piece_starts()
+            return np.concatenate([starts, starts[1:] - 1, [len(self.tokens) - 1]])
+        starts = self.token_starts
+        ends = (starts + counts - 1 for counts in (self.first_segment_counts, self.token_counts))
+        return np.concatenate([starts, *ends])
 
     def unmasked(self) -> RaggedSamples:
         """Return the rows with their original tokens and without predictions."""

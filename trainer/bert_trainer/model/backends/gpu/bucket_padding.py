@@ -39,7 +39,7 @@ class MicroBatchShape:
 
     @property
     def padded_rows(self) -> int:
-        """Rows of every padded micro-batch."""
+        """Rows of every padded micro-batch whose samples are rows."""
         # Every row of padding has one token at least, so that each takes T - 1 more of the up to
         # ``token_multiple - 1`` tokens that a full micro-batch may lack.
         return self.rows + -(-(self.token_multiple - 1) // max(self.sequence_length - 1, 1))
@@ -53,7 +53,9 @@ def pad_to_bucket(batch: Batch, shape: MicroBatchShape) -> Batch:
     """
     if batch.num_rows > shape.rows or batch.longest > shape.sequence_length:
         raise ValueError(f"batch: got {batch.num_rows} rows of up to {batch.longest} tokens; allowed: {shape}")
-    num_rows = shape.padded_rows - batch.num_rows
+    num_real = len(batch.row_starts_B)
+    # Pieces of documents may be more rows than a full micro-batch has: as many of padding then as that would get.
+    num_rows = shape.padded_rows - min(num_real, shape.rows)
     # A token for each row of padding, and what is missing to the next multiple.
     num_tokens = -(batch.num_tokens + num_rows) % shape.token_multiple + num_rows
     # At least one tile, so that the head never computes with empty tensors.
@@ -64,7 +66,7 @@ def pad_to_bucket(batch: Batch, shape: MicroBatchShape) -> Batch:
     starts = lengths.cumsum(0) - lengths
     position_P = torch.arange(num_tokens) - starts[row_P]
     starts += batch.num_tokens
-    rows_N = torch.cat([batch.token_row_N, row_P + batch.num_rows])
+    rows_N = torch.cat([batch.token_row_N, row_P + num_real])
     positions_N = torch.cat([batch.positions_N, position_P])
     ends = torch.cat([batch.row_bounds, (starts + lengths).int()])
     return Batch(
@@ -84,6 +86,7 @@ def pad_to_bucket(batch: Batch, shape: MicroBatchShape) -> Batch:
         longest=shape.sequence_length,
         num_rows=batch.num_rows,
         num_tokens=batch.num_tokens,
+        num_pairs=batch.num_pairs,
         num_masked=batch.num_masked,
         targets=None if batch.targets is None else _extend_targets(batch.targets, num_rows),
     )
