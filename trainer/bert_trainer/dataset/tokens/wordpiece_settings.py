@@ -96,4 +96,4 @@ class WordPieceSettings:
 def refusal(path: Path, key: str, got: object, allowed: str, hint: str = _REMEDY) -> InputError:
     """Return the error for an unsupported tokenizer setting."""
     text = got if isinstance(got, str) and got.startswith("the ") else repr(got)
-    return InputError(f"{path}: {key}: got {printable(str(text)[:120])}; allowed: {allowed}", hint=hint)
+    return InputError(f"{path}: {printable(key)}: got {printable(str(text)[:120])}; allowed: {allowed}", hint=hint)
