@@ -47,7 +47,7 @@ def test_transformers_gives_the_ids_that_training_saw(tmp_path: Path, prefix_spa
     for text, ids in zip(TEXTS, Encoder(vocabulary, lower_case=True).encode(TEXTS), strict=True):
         assert theirs(text)["input_ids"] == [vocabulary.cls_id, *ids, vocabulary.sep_id], text
     assert theirs.mask_token_id == vocabulary.mask_id
-    assert theirs.model_max_length == 32
+    assert theirs.model_max_length == 64
     assert "token_type_ids" in theirs("a")
 
 
@@ -70,7 +70,7 @@ def test_a_task_whose_classes_differ_by_a_sign_is_learnt(tmp_path: Path, capsys:
     words = ["predict", f"--model={exported}", f"--data={tmp_path}/rows.jsonl", f"--output={tmp_path}/found.jsonl"]
     assert main([*words, "--text=body", "--json"]) == 0
     found = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
-    assert [row["prediction"] for row in found] == ["no", "yes"]
+    assert [row["label"] for row in found] == ["no", "yes"]
 
 
 def test_an_import_writes_the_same_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
