@@ -28,6 +28,7 @@ from peak_memory import PeakMemory, resident_bytes
 from bert_job.run_config import DatasetConfig
 from bert_job.run_stages import PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
+from bert_trainer.dataset.tokens.byte_bpe import train_byte_bpe
 from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary, train_vocabulary
 
 LENGTHS = {"build128": [(128, 20)], "build512": [(512, 80)], "both": [(128, 20), (512, 80)]}
@@ -53,6 +54,7 @@ def main() -> None:
         "--memory-processes", type=int, default=_cores(), metavar="N", help="that build them (%(default)s)"
     )
     parser.add_argument("--dupe-factor", type=int, default=5)
+    parser.add_argument("--tokenizer", choices=("wordpiece", "byte-bpe"), default="wordpiece", help="(%(default)s)")
     parser.add_argument("--folder", type=Path, help="for scratch files, about 10 times the text (default: a new one)")
     parser.add_argument("--part", nargs=4, metavar=("WHAT", "TEXT", "VOCABULARY", "PROCESSES"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -66,9 +68,15 @@ def main() -> None:
 
 def _run(arguments: argparse.Namespace, folder: Path) -> None:
     base = base_documents()
-    vocabulary = folder / "vocab.txt"
     sentences = [sentence for document in base for sentence in document]
-    vocabulary.write_bytes(train_vocabulary(sentences, size=VOCABULARY_SIZE, lower_case=True))
+    if arguments.tokenizer == "byte-bpe":
+        vocabulary, content = folder / "tokenizer.json", train_byte_bpe(sentences, size=VOCABULARY_SIZE)
+    else:
+        vocabulary, content = (
+            folder / "vocab.txt",
+            train_vocabulary(sentences, size=VOCABULARY_SIZE, lower_case=True),
+        )
+    vocabulary.write_bytes(content)
     text = folder / "text.txt"
     slope = write_growing_text(text, arguments.text_mb, base)
     _print_figures(text_mb=text.stat().st_size / 1e6, type_growth_exponent=slope, load_average=os.getloadavg()[0])

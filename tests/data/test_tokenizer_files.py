@@ -148,7 +148,7 @@ def test_a_setting_that_is_not_carried_out_is_refused_by_name(
 @pytest.mark.parametrize(
     ("part", "value", "complaint"),
     [
-        ("model.type", "BPE", "model.type: got 'BPE'; allowed: 'WordPiece'"),
+        ("model.type", "Unigram", "model.type: got 'Unigram'; allowed: 'WordPiece' or 'BPE'"),
         ("model.type", ["BPE"], "model.type: got ['BPE']; allowed: 'WordPiece'"),
         ("model.type", "Unigram", "model.type: got 'Unigram'; allowed: 'WordPiece'"),
         ("model.type", [], "model.type: got []; allowed: 'WordPiece'"),

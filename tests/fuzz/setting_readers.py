@@ -11,6 +11,7 @@ from bert_job.run_config import ModelFile
 from bert_trainer.config.checks import find_problems, load_run_config
 from bert_trainer.config.model_file import read_model_file
 from bert_trainer.dataset.shards.dataset_info import read_dataset_info
+from bert_trainer.dataset.tokens.byte_bpe import train_byte_bpe
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, read_vocabulary
 from bert_trainer.training.shard_record import SHARDS_FILE, read_record
 from fuzz_reader import Reader
@@ -103,6 +104,35 @@ def _vocabularies(_: Path) -> Iterator[bytes]:
     yield "\r\n".join(lines).encode("latin-1")
 
 
+def _byte_bpes(_: Path) -> Iterator[bytes]:
+    whole = json.loads(train_byte_bpe(["a bb ccc", "b cc"] * 3, size=264))
+    old = [" ".join(pair) for pair in whole["model"]["merges"]]
+    parts = [{"type": "Digits", "individual_digits": True}, whole["pre_tokenizer"]]
+    space = {"id": 264, "content": "  ", "special": False, "single_word": False, "lstrip": False, "rstrip": True}
+    yield json.dumps(whole).encode()
+    changes = {
+        "model/merges": old,
+        "model/merges ": [["a"]],
+        "model/type": "Unigram",
+        "model/unk_token": "<unk>",
+        "model/byte_fallback": True,
+        "model/vocab/b": 0,
+        "model/vocab/far": 1 << 40,
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Strip"}]},
+        "normalizer/type": 3,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": parts},
+        "pre_tokenizer/pretokenizers": 3,
+        "post_processor": None,
+        "post_processor/single": [],
+        "added_tokens/3/special": False,
+        "added_tokens/4/content": "[M]",
+        "added_tokens": [*whole["added_tokens"], {**space, "normalized": True}],
+        "truncation": {"direction": "Left"},
+    }
+    yield from each_changed(whole, changes)
+    yield from (b"", b"[]", b"{", b"[" * 5000, b"\xff")
+
+
 def _infos(_: Path) -> Iterator[bytes]:
     for path in sorted((_ROOT / "tests/fixtures").rglob("dataset.json")):
         yield path.read_bytes()
@@ -166,11 +196,25 @@ READERS = (
         leaves_out=(
             *("train_vocabulary", "describe_unknown", "_normalizer", "_alphabet", "make_tokenizer", "__init__"),
             *("encode", "encode_words", "locate_words", "_encodings", "continuations", "size", "settings"),
-            *("find_vocabulary_file", "as_vocabulary_file", "_as_lines", "_read_json", "read_tokens"),
+            *("find_vocabulary_file", "vocabulary_path", "_as_lines", "_read_json", "read_tokens"),
+            *("split", "file", "is_byte_level", "_trimmed"),
             "check_unknown",
             *("__iter__", "_shortened", "_short_words", "_has_long_run"),
         ),
         file_name="vocab.txt",
+    ),
+    Reader(
+        name="byte-level-bpe",
+        read=read_vocabulary,
+        seeds=_byte_bpes,
+        modules=("bert_trainer.dataset.tokens.tokenizer_json", "bert_trainer.config.json_files"),
+        only=(
+            *("read_tokenizer_json", "_read_byte_bpe", "_may_be_cut", "_check_special", "_tokens_of", "_parts"),
+            *("check_added", "_check_post_processor", "_added"),
+        ),
+        mutate=mutate_json,
+        file_name="tokenizer.json",
+        max_bytes=1 << 15,
     ),
     Reader(
         name="dataset-info",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bert_job.run_stages import FinetuneStage
-from bert_trainer.dataset.tokens.wordpiece import Vocabulary, make_tokenizer
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, make_tokenizer, read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.tasks.examples import SpanExample, Split
@@ -20,6 +22,7 @@ from bert_trainer.tasks.rows import TaskRows, make_rows
 from bert_trainer.tasks.scoring import Predictions, predict, score
 from bert_trainer.tasks.spans import text_of_span
 from bert_trainer.tasks.token_rows import locate_tokens
+from byte_bpe_files import SAMPLES, like_modernbert
 from small_tasks import finetune_stage, spans, vocabulary_of
 
 SQUAD = TASKS["squad"]
@@ -105,6 +108,23 @@ def test_a_question_is_cut_and_one_that_leaves_no_room_is_named() -> None:
         rows_of(split, stage_of(8))
     assert "at most 4 tokens" in str(caught.value)
     assert "max_query_length" in str(caught.value)
+
+
+def test_an_answer_in_bytes_is_the_words_as_they_stand_in_the_context(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(like_modernbert()))
+    vocabulary = read_vocabulary(tmp_path / "tokenizer.json")
+    contexts = [*SAMPLES, "e\u0301 b\u00e4r  \U0001f469\u200d\U0001f467.\tx"]
+    answers = [
+        (context, word, match.start()) for context in contexts for match in re.finditer(r"\S+", context)
+        if (word := match.group())
+    ]  # fmt: skip
+    split = spans(*((word, context, [(word, start)]) for context, word, start in answers))
+    stage = stage_of(256)
+    rows = rows_of(split, stage, vocabulary)
+    assert rows.num_lost_answers == 0
+    places = [(row, first, last, 9.0) for row, (first, last) in enumerate(rows.targets.tolist())]
+    found = predict(rows, split, SQUAD, outputs_of(rows, *places), stage)
+    assert found.texts == tuple(word for _, word, _ in answers)
 
 
 def test_windows_without_number_are_refused_by_the_question_with_most_of_them() -> None:

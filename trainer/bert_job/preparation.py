@@ -60,6 +60,11 @@ class PrepareSpec(Section):
     vocabulary_size: Annotated[int, Field(ge=64, le=1_000_000)] | None = None
     """Maximum size of the vocabulary that is trained on the text. Empty: 30522, the published size; unused if
     ``dataset.vocabularyFile`` is set."""
+    tokenizer: Literal["wordpiece", "byte-bpe"] | None = None
+    """What kind of vocabulary is trained. ``wordpiece``, as of BERT: text in words, by spaces and punctuation, whose
+    pieces are searched for; written as vocab.txt. ``byte-bpe``, as of ModernBERT: no character is unknown, capitals and
+    accents stay, whatever lowerCase is; written as tokenizer.json. A vocabulary that ``dataset.vocabularyFile`` names
+    says itself what it is. Empty: wordpiece."""
     lower_case: bool = True
     """Lower-case the text and strip accents, like the published ``uncased`` models: über becomes uber, and vowel signs
     of Hindi or Thai go as well. false keeps capitals and accents; better for most languages but English."""

@@ -372,7 +372,8 @@ def _has_data(edit: _Edit, spec: JobSpec, here: SmallJobTarget) -> bool:
         start = edit.get(("spec", "initialCheckpoint", "path"))
         if spec.dataset.path is None and start is None:
             return False
-        read.append(start if spec.dataset.path is None else f"{spec.dataset.path}/vocab.txt")
+        names = [f"{spec.dataset.path}/{name}" for name in ("tokenizer.json", "vocab.txt")]
+        read.append(start if spec.dataset.path is None else next(filter(here.has_path, names), names[-1]))
     return all(here.has_path(path) for path in read if path is not None)
 
 

@@ -15,8 +15,9 @@ from bert_job.weights import InitialCheckpointSpec
 from bert_trainer.checkpoints.foreign_formats import check_format, find_formats
 from bert_trainer.config.checks import find_model_problems, load_run_config, resolve_model
 from bert_trainer.config.model_file import read_model_file
+from bert_trainer.dataset.tokens.byte_bpe import ByteBpe
 from bert_trainer.dataset.tokens.tokenizer_config import read_tokenizer
-from bert_trainer.dataset.tokens.wordpiece import Vocabulary, find_vocabulary_file, read_vocabulary
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, find_vocabulary_file, read_vocabulary, vocabulary_path
 from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings
 from bert_trainer.errors import InputError
 
@@ -57,7 +58,7 @@ def find_description(path: Path, kind: str, vocabulary_file: Path | None, model_
         run_folder = _find_run(path)
         if run_folder is not None:
             run = resolve_model(load_run_config(run_folder / _RUN_FILE))
-            return Described(run.sizes, run_folder / _RUN_FILE, vocabulary_file or Path(run.dataset.vocabulary_path))
+            return Described(run.sizes, run_folder / _RUN_FILE, vocabulary_file or vocabulary_path(run.dataset))
     return describe_model(folder, vocabulary_file, model_file)
 
 
@@ -100,7 +101,7 @@ def read_vocabulary_of(described: Described, weights: Path | None) -> Vocabulary
     return vocabulary
 
 
-def read_settings(path: Path) -> WordPieceSettings | None:
+def read_settings(path: Path) -> WordPieceSettings | ByteBpe | None:
     """Return what the tokenizer's files beside weights say; None where there are none.
 
     Args:
@@ -130,7 +131,8 @@ def with_settings_of(path: Path, vocabulary: Vocabulary) -> Vocabulary:
             hint="keep the tokenizer's files that the weights were trained with, and take the others away",
         )
     # Of two that agree, one may leave the case open.
-    return vocabulary if said is not None and said.lower_case is not None else replace(vocabulary, said=settings)
+    is_said = said is not None and (vocabulary.is_byte_level or said.lower_case is not None)
+    return vocabulary if is_said else replace(vocabulary, said=settings)
 
 
 def _check_description(described: Described, vocabulary: Vocabulary) -> None:

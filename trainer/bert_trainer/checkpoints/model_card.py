@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from bert_trainer.dataset.tokens.byte_bpe import ByteBpe
 from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings
 
 _MAX_NAME = 200
@@ -94,7 +95,7 @@ class ModelFacts:
     measurements: Sequence[Measurement]
     run: Sequence[Row]
     """Hashes, precision, versions."""
-    tokenizer: WordPieceSettings = WordPieceSettings()
+    tokenizer: WordPieceSettings | ByteBpe = WordPieceSettings()
     """How text is split, apart from its case."""
 
 

@@ -2,7 +2,8 @@
 
 ``vocab.txt`` and ``tokenizer_config.json`` for ``transformers``; ``tokenizer.json`` for what reads nothing else
 (``tokenizers``, transformers.js, inference servers) and ``special_tokens_map.json`` for ``transformers`` before 5. All
-of them split text as the trained model saw it, and none names a file or a model anywhere else.
+of them split text as the trained model saw it, and none names a file or a model anywhere else. Byte-level BPE has no
+``vocab.txt``, and its ``tokenizer.json`` is the run's own, unchanged.
 """
 
 from __future__ import annotations
@@ -14,19 +15,14 @@ from tokenizers import decoders, processors
 
 from bert_job.run_config import ModelConfig
 from bert_trainer.dataset.tokens.tokenizer_config import CONFIG_FILE, ROLES
-from bert_trainer.dataset.tokens.wordpiece import (
-    SPECIAL_TOKENS,
-    VOCABULARY_FILE,
-    Vocabulary,
-    as_vocabulary_file,
-    make_tokenizer,
-)
+from bert_trainer.dataset.tokens.tokenizer_json import TOKENIZER_FILE
+from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, Vocabulary, make_tokenizer
 
 _OF_BERTS_CLASS = {"do_lower_case", "strip_accents", "tokenize_chinese_chars"}
 
 
 def write_tokenizer(config: ModelConfig, vocabulary: Vocabulary, folder: Path, *, lower_case: bool) -> None:
-    """Write the four files, with the vocabulary's settings. lower_case: whether text loses its capitals."""
+    """Write the files, with the vocabulary's settings. lower_case: whether text loses its capitals."""
     # DistilBERT has no segments, and its graph takes none.
     inputs = ["input_ids", *(["token_type_ids"] if config.architecture == "bert" else []), "attention_mask"]
     said = vocabulary.settings.as_tokenizer_config(lower_case)
@@ -38,6 +34,11 @@ def write_tokenizer(config: ModelConfig, vocabulary: Vocabulary, folder: Path, *
         "model_input_names": inputs,
         **ROLES,
     }
+    for name, document in ((CONFIG_FILE, settings), ("special_tokens_map.json", dict(ROLES))):
+        (folder / name).write_text(json.dumps(document, indent=2) + "\n")
+    write_vocabulary(vocabulary, folder)
+    if vocabulary.is_byte_level:
+        return
     tokenizer = make_tokenizer(vocabulary, lower_case=lower_case)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.decoder = decoders.WordPiece()
@@ -46,15 +47,13 @@ def write_tokenizer(config: ModelConfig, vocabulary: Vocabulary, folder: Path, *
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[("[CLS]", vocabulary.cls_id), ("[SEP]", vocabulary.sep_id)],
     )
-    for name, document in ((CONFIG_FILE, settings), ("special_tokens_map.json", dict(ROLES))):
-        (folder / name).write_text(json.dumps(document, indent=2) + "\n")
-    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True) + "\n")
-    write_vocabulary(vocabulary, folder)
+    (folder / TOKENIZER_FILE).write_text(tokenizer.to_str(pretty=True) + "\n")
 
 
 def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
-    """Write ``vocab.txt``."""
-    (folder / VOCABULARY_FILE).write_bytes(as_vocabulary_file(vocabulary))
+    """Write ``vocab.txt``, or the ``tokenizer.json`` of byte-level BPE."""
+    name, content = vocabulary.file
+    (folder / name).write_bytes(content)
 
 
 def is_lower_case(vocabulary: Vocabulary) -> bool:

@@ -76,7 +76,8 @@ def tokenize_texts(
     Cost: 10 µs of a core for a sentence of 15 words, where most words were seen before; as much for each character of
     writing without spaces. Memory: the tokens, and those of some megabytes of text before they are cut.
     """
-    cache = WordCache(Encoder(vocabulary, lower_case=lower_case).encode_words)
+    encoder = Encoder(vocabulary, lower_case=lower_case)
+    cache = WordCache(encoder.encode_words, encoder.split)
     kind = id_kind(vocabulary.size)
     parts, lengths = [np.zeros(0, dtype=kind)], [np.zeros(0, dtype=np.int64)]
     for batch in _batches(texts):
@@ -91,14 +92,15 @@ def tokenize_texts(
 
 def locate_tokens(texts: Sequence[str], vocabulary: Vocabulary, *, lower_case: bool) -> LocatedTokens:
     """Return all tokens of every text with their places."""
-    cache = WordCache(Encoder(vocabulary, lower_case=lower_case).locate_words)
+    encoder = Encoder(vocabulary, lower_case=lower_case)
+    cache = WordCache(encoder.locate_words)
     parts, lengths = [np.zeros((0, 3), dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
     for batch in _batches(texts):
-        words = " ".join(batch).split(" ")
+        words, words_of_text = encoder.split(batch)
         values, word_counts = cache.look_up(words)
-        # Where each word begins in its text: behind the words before it and a space each; in the next text from 0.
-        word_starts = _exclusive_sums(np.fromiter(map(len, words), dtype=np.int64, count=len(words)) + 1)
-        words_of_text = np.array([text.count(" ") + 1 for text in batch])
+        # Where each word begins in its text: behind the words before it and what is between; in the next text from 0.
+        lengths_of_words = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
+        word_starts = _exclusive_sums(lengths_of_words + encoder.between_words)
         first_words = _exclusive_sums(words_of_text)
         word_starts -= np.repeat(word_starts[first_words], words_of_text)
         values[:, 1:] += np.repeat(word_starts, word_counts)[:, None].astype(np.int32)

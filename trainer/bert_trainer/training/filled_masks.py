@@ -8,13 +8,14 @@ Letters: S sentences (and masks, one in each), D hidden size, V entries of the p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from bert_trainer.dataset.shards.ragged import RaggedSamples, smallest_ids
+from bert_trainer.dataset.tokens import byte_bpe
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.model.backends.eager import EagerBackend
 from bert_trainer.model.batch import make_batch
@@ -58,10 +59,10 @@ def fill_masks(
     guesses = _guess(model, found, vocabulary, compute)
     return tuple(
         FilledMask(
-            before=render_tokens([vocabulary.tokens[it] for it in sentence[:place]]),
-            after=render_tokens([vocabulary.tokens[it] for it in sentence[place + 1 :]]),
-            truth=vocabulary.tokens[sentence[place]],
-            guesses=tuple((vocabulary.tokens[number], share) for number, share in of_one),
+            before=_render(sentence[:place], vocabulary),
+            after=_render(sentence[place + 1 :], vocabulary),
+            truth=_show(sentence[place], vocabulary),
+            guesses=tuple((_show(number, vocabulary), share) for number, share in of_one),
         )
         for (sentence, place), of_one in zip(found, guesses, strict=True)
     )
@@ -93,9 +94,18 @@ def _find_sentence(part: NDArray[np.int64], vocabulary: Vocabulary) -> NDArray[n
 
 def _whole_words(sentence: NDArray[np.int64], vocabulary: Vocabulary) -> list[int]:
     """Return the places of words of one piece, letters only: a hidden piece of a word is a riddle of its own."""
-    texts = [vocabulary.tokens[number] for number in sentence]
-    after = [*texts[1:], ""]
-    return [place for place, text in enumerate(texts) if text.isalpha() and not after[place].startswith("##")]
+    goes_on = np.append(vocabulary.continuations[sentence], False)
+    texts = [_show(number, vocabulary) for number in sentence]
+    return [place for place, text in enumerate(texts) if text.isalpha() and not goes_on[place : place + 2].any()]
+
+
+def _render(ids: Iterable[int], vocabulary: Vocabulary) -> str:
+    tokens = [vocabulary.tokens[number] for number in ids]
+    return byte_bpe.render_tokens(tokens).strip() if vocabulary.is_byte_level else render_tokens(tokens)
+
+
+def _show(number: int, vocabulary: Vocabulary) -> str:
+    return _render([number], vocabulary) if vocabulary.is_byte_level else vocabulary.tokens[number]
 
 
 @torch.no_grad()

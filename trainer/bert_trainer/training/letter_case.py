@@ -25,6 +25,8 @@ def lower_case_of(stages: Sequence[Stage], start: InitialCheckpointSpec | None, 
     vocabulary, which is cased if one of its entries has a capital letter. At the end of a training nothing here is an
     error.
     """
+    if data.vocabulary.is_byte_level:
+        return False  # its file says what is done to text
     prepare = next((stage for stage in stages if isinstance(stage, PrepareStage)), None)
     if prepare is not None:
         return prepare.lower_case

@@ -29,7 +29,13 @@ from bert_trainer.dataset.shards import (
 from bert_trainer.dataset.shards.dataset_info import read_dataset_info, refuse_half_built
 from bert_trainer.dataset.shards.losses import check_left, find_losses
 from bert_trainer.dataset.tokens.tokenizer_config import CONFIG_FILE, read_tokenizer
-from bert_trainer.dataset.tokens.wordpiece import VOCABULARY_FILE, Vocabulary, find_vocabulary_file, read_vocabulary
+from bert_trainer.dataset.tokens.wordpiece import (
+    VOCABULARY_FILE,
+    Vocabulary,
+    find_vocabulary_file,
+    read_vocabulary,
+    vocabulary_path,
+)
 from bert_trainer.errors import InputError, StorageFailed
 from bert_trainer.optim.schedule import num_steps
 from bert_trainer.output.run_folder import RunFolder
@@ -145,7 +151,7 @@ def _base(config: RunConfig, stage: PretrainStage) -> Path:
 
 
 def _read_vocabulary(config: RunConfig) -> Vocabulary:
-    path = Path(config.dataset.vocabulary_path)
+    path = vocabulary_path(config.dataset)
     start = config.initial_checkpoint
     if start is not None and config.dataset.vocabulary_file is None and not path.exists():
         # A run that only fine-tunes has no data set; weights of other programs come with their vocabulary.
@@ -191,7 +197,7 @@ def _with_settings(run: RunFolder, vocabulary: Vocabulary, before: _Before) -> V
             _warn_of_other_settings(start, vocabulary)
         else:
             vocabulary = with_settings_of(Path(start.path), vocabulary)
-    if vocabulary.said is not None:
+    if vocabulary.said is not None and not vocabulary.is_byte_level:
         run.write_json(record, vocabulary.said.as_tokenizer_config(vocabulary.said.lower_case))
     return vocabulary
 
@@ -211,9 +217,7 @@ def _warn_of_other_settings(start: InitialCheckpointSpec, vocabulary: Vocabulary
     except InputError as error:
         problem = error.message
     else:
-        if theirs is None or replace(theirs.plainly(None), lower_case=None) == replace(
-            ours.plainly(None), lower_case=None
-        ):
+        if theirs is None or ours.splits_like(theirs):
             return
         problem = f"{start.path}: its tokenizer splits text with {theirs}"
     logger.warning("%s; the text of this run was split with %s, which is what counts", problem, ours)

@@ -60,8 +60,9 @@ class DatasetSpec(Section):
     writes it. Without a prepare stage it is required, unless every stage that reads data names shards. Set it to share
     one dataset between jobs."""
     vocabulary_file: FilePath | None = None
-    """An existing WordPiece vocabulary, one token per line. Empty: ``vocab.txt`` in the dataset's folder; for a job
-    that only fine-tunes an initialCheckpoint, without dataset.path, ``vocab.txt`` beside that."""
+    """An existing vocabulary: of WordPiece one token per line or a ``tokenizer.json``, of byte-level BPE a
+    ``tokenizer.json``; or a folder with ``vocab.txt`` or ``tokenizer.json``, such as one of weights. Empty: that of the
+    dataset's folder; for a job that only fine-tunes an initialCheckpoint, without dataset.path, that beside it."""
     volume: VolumeSource | None = None
     """In a cluster: the volume to mount, read-only while training; relative paths of this section, of text and of
     shards are relative to its mount. Empty: the output's volume."""

@@ -34,6 +34,7 @@ from bert_trainer.dataset.shards.attributes import check_layout
 from bert_trainer.dataset.shards.dataset_info import DATASET_FILE, check_complete, read_dataset_info
 from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS, SampleBuffer
 from bert_trainer.dataset.tokens.tokenizer_config import CONFIG_FILE
+from bert_trainer.dataset.tokens.tokenizer_json import TOKENIZER_FILE
 from bert_trainer.dataset.tokens.wordpiece import VOCABULARY_FILE
 from bert_trainer.dataset.workers.pool import run_tasks, usable_cores
 from bert_trainer.errors import InputError, TrainerError
@@ -129,7 +130,7 @@ def convert(
     _refuse_same_names(files, tasks)
     result = _run(tasks, target, "convert", num_processes, reporter, check)
     # Last: a dataset.json promises shards that are whole.
-    for name in (CONFIG_FILE, VOCABULARY_FILE):
+    for name in (CONFIG_FILE, VOCABULARY_FILE, TOKENIZER_FILE):
         if (root / name).is_file():
             write_atomically(target / name, (root / name).read_bytes())
     _copy_dataset_info(root, target)

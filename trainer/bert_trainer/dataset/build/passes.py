@@ -27,6 +27,7 @@ from bert_trainer.dataset.corpus.weights import count_draws
 from bert_trainer.dataset.shards.dataset_info import BuildSettings, Counts, read_json_object
 from bert_trainer.dataset.tokens.block_files import BLOCK_FORMAT, TextBlock, split_text, write_text_blocks
 from bert_trainer.dataset.tokens.block_tasks import EncodeTask, Survey, SurveyTask, encode_block, survey_block
+from bert_trainer.dataset.tokens.byte_bpe import train_byte_bpe
 from bert_trainer.dataset.tokens.near_duplicates import NearDuplicates
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary, train_vocabulary
 from bert_trainer.dataset.workers.pool import TaskPool
@@ -148,7 +149,10 @@ class CorpusPasses:
         held_out = split_documents(self.stage, texts.scores, texts.dropped)
         if vocabulary_size is not None:
             sentences = _TrainingSentences(texts, held_out, self.check)
-            content = train_vocabulary(sentences, size=vocabulary_size, lower_case=self.stage.lower_case)
+            if self.stage.tokenizer == "byte-bpe":
+                content = train_byte_bpe(sentences, size=vocabulary_size)
+            else:
+                content = train_vocabulary(sentences, size=vocabulary_size, lower_case=self.stage.lower_case)
             write_atomically(self.vocabulary_path, content)
         said = read_vocabulary(self.vocabulary_path).settings.strip_accents
         if self.stage.lower_case if said is None else said:

@@ -33,7 +33,7 @@ from bert_trainer.dataset.build.recipes import (
     shard_layout,
     with_num_shards,
 )
-from bert_trainer.dataset.build.resume import Length, is_complete, open_dataset_info, vocabulary_path
+from bert_trainer.dataset.build.resume import Length, built_vocabulary, is_complete, open_dataset_info
 from bert_trainer.dataset.corpus.corpora import Compared, Corpora, open_corpora
 from bert_trainer.dataset.sampling.masking import MaskingRule
 from bert_trainer.dataset.sampling.shard_samples import NUM_SPECIAL_TOKENS, ShardTask, build_shard, groups_of_shard
@@ -41,12 +41,7 @@ from bert_trainer.dataset.shards import MAX_ROW_TOKENS, ShardHeader, Split, make
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo, LengthInfo, read_dataset_info
 from bert_trainer.dataset.tokens.block_files import expected_blocks
 from bert_trainer.dataset.tokens.tokenizer_config import CONFIG_FILE
-from bert_trainer.dataset.tokens.wordpiece import (
-    VOCABULARY_FILE,
-    Vocabulary,
-    as_vocabulary_file,
-    read_vocabulary,
-)
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.dataset.workers.pool import TaskPool, WorkerPool, usable_cores
 from bert_trainer.errors import InputError, StorageFailed, TrainerError
 from bert_trainer.system.atomic_files import (
@@ -139,7 +134,7 @@ def _build_in(
     info = open_dataset_info(stage, dataset, corpus, root, lengths)
     progress.start(info)
     # Before the lock, which is a file: a complete dataset may lie on a read-only mount.
-    if not is_complete(info, root, vocabulary_path(dataset), lengths):
+    if not is_complete(info, root, built_vocabulary(stage, dataset), lengths):
         estimate = _check_resources(stage, corpus, lengths, root)
         with exclusive(root):
             volume.is_begun = True
@@ -230,13 +225,14 @@ def _build(
         info.write(root)
     # 1) Text to tokens, in the work folder.
     encoded = _encode_corpus(stage, dataset, corpus, info, pool=pool, progress=progress, check=check)
-    vocabulary = read_vocabulary(vocabulary_path(dataset))
+    path = built_vocabulary(stage, dataset)
+    vocabulary = read_vocabulary(path)
     # 2) The hashes of text and vocabulary, before the first shard: shards left by an interrupted build are
     # kept only if both are the same again.
     info = _save_corpus_info(info, encoded, vocabulary, root, progress)
     num_tokens = encoded.counts.tokens_training + encoded.counts.tokens_held_out
-    check_vocabulary(stage, num_tokens, encoded.unknown_share, vocabulary_path(dataset))
-    _keep_vocabulary(vocabulary, vocabulary_path(dataset), root, lower_case=stage.lower_case)
+    check_vocabulary(stage, num_tokens, encoded.unknown_share, path)
+    _keep_vocabulary(vocabulary, path, root, lower_case=stage.lower_case)
     # 3) Tokens to shards, one task per file. Settings, text and vocabulary decide its bytes, so a finished file is
     # what this build would write, and is kept.
     corpus_name = info.settings.corpus_name
@@ -279,7 +275,7 @@ def _encode_corpus(
     check: Callable[[], None],
 ) -> EncodedCorpus:
     """Run the passes over the corpus, as far as an earlier attempt has not."""
-    path, work_folder = vocabulary_path(dataset), Path(dataset.folder) / WORK_FOLDER
+    path, work_folder = built_vocabulary(stage, dataset), Path(dataset.folder) / WORK_FOLDER
     # An attempt that was interrupted earlier trains the vocabulary again: the same text gives the same one.
     is_trained = (
         info.vocabulary_sha256 is not None and path.exists() and read_vocabulary(path).sha256 == info.vocabulary_sha256
@@ -384,13 +380,13 @@ def _save_corpus_info(
 
 def _keep_vocabulary(vocabulary: Vocabulary, source: Path, root: Path, *, lower_case: bool) -> None:
     """Copy the vocabulary to the shards, wherever it came from, and its settings: they are useless without them."""
-    if (root / VOCABULARY_FILE).exists():
-        return
-    if vocabulary.said is not None:
-        document = vocabulary.said.as_tokenizer_config(lower_case)
-        write_json_atomically(root / CONFIG_FILE, document)
-    is_lines = source.suffix != ".json"
-    write_atomically(root / VOCABULARY_FILE, source.read_bytes() if is_lines else as_vocabulary_file(vocabulary))
+    name, content = vocabulary.file
+    is_new = not (root / name).exists()
+    wants_config = is_new or (vocabulary.is_byte_level and not (root / CONFIG_FILE).exists())
+    if vocabulary.said is not None and wants_config:
+        write_json_atomically(root / CONFIG_FILE, vocabulary.said.as_tokenizer_config(lower_case))
+    if is_new:
+        write_atomically(root / name, content if source.suffix == ".json" else source.read_bytes())
 
 
 def _shard_tasks(

@@ -22,10 +22,13 @@ from bert_trainer.dataset.corpus.corpora import AnyCorpus, digest_corpus
 from bert_trainer.dataset.sampling.shard_samples import GENERATOR_VERSION
 from bert_trainer.dataset.shards import list_shards
 from bert_trainer.dataset.shards.dataset_info import BuildSettings, DatasetInfo, read_dataset_info
-from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.dataset.tokens.byte_bpe import MIN_ENTRIES, ByteBpe
+from bert_trainer.dataset.tokens.tokenizer_json import TOKENIZER_FILE
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary, vocabulary_path
 from bert_trainer.errors import InputError
 
 _TRAINED = "trained"
+_BYTE_BPE = "byte-level BPE"
 _FIELDS = {"dupe_factor": "dupeFactor"}
 """What a job calls the settings of recipes that differ from the defaults."""
 _CHOOSE_ANOTHER = "choose another folder, or delete this one to build the dataset again"
@@ -51,7 +54,7 @@ def open_dataset_info(
         shared = _shared_folders(stage, lengths, [])
     else:
         shared = _shared_folders(stage, lengths, [(it.sequence_length, it.max_predictions) for it in info.lengths])
-    vocabulary = _given_vocabulary(dataset, root, info)
+    vocabulary = _given_vocabulary(stage, dataset, info)
     given = None if vocabulary is None else vocabulary.sha256
     settings = _settings(stage, vocabulary)
     if info is None:
@@ -70,7 +73,7 @@ def open_dataset_info(
     was_extracted_before = not is_known_text and info.fingerprint in corpus.earlier_fingerprints
     generator_version = min(info.settings.generator_version, GENERATOR_VERSION)
     if (generator_version < GENERATOR_VERSION or was_extracted_before) and is_complete(
-        info, root, vocabulary_path(dataset), lengths
+        info, root, built_vocabulary(stage, dataset), lengths
     ):
         # An earlier release built all of it, and nothing is added: samples of two generators, or sentences of two
         # extractors, are not mixed.
@@ -154,20 +157,39 @@ def is_complete(info: DatasetInfo, root: Path, vocabulary_path: Path, lengths: l
     )
 
 
-def vocabulary_path(dataset: DatasetConfig) -> Path:
+def built_vocabulary(stage: PrepareStage, dataset: DatasetConfig) -> Path:
     """Return where the vocabulary is read or written."""
-    return Path(dataset.vocabulary_path)
+    path = vocabulary_path(dataset)
+    is_missing = dataset.vocabulary_file is None and not path.exists()
+    return Path(dataset.folder) / TOKENIZER_FILE if is_missing and stage.tokenizer == "byte-bpe" else path
 
 
-def _given_vocabulary(dataset: DatasetConfig, root: Path, info: DatasetInfo | None) -> Vocabulary | None:
-    """Return a vocabulary that exists already, None for one to be trained; reading it checks it."""
+def _given_vocabulary(stage: PrepareStage, dataset: DatasetConfig, info: DatasetInfo | None) -> Vocabulary | None:
+    """Return a vocabulary that exists already, None for one to be trained; reading it checks it.
+
+    Raises:
+        InputError: it cannot be read, or is of WordPiece where byte-level BPE is asked for; or the one to be trained
+            is too small.
+    """
     # A vocab.txt in the folder of a new dataset was put there by the user; in a dataset that trains, by the build.
     path = vocabulary_path(dataset)
+    is_byte_bpe = stage.tokenizer == "byte-bpe"
     if dataset.vocabulary_file is None:
         trained_here = info is not None and info.settings.vocabulary == _TRAINED
         if trained_here or not path.exists():
+            if is_byte_bpe and stage.vocabulary_size < MIN_ENTRIES:
+                raise InputError(
+                    f"vocabularySize: got {stage.vocabulary_size}; allowed with tokenizer byte-bpe: at least "
+                    f"{MIN_ENTRIES}, of which 256 are for single bytes"
+                )
             return None
-    return read_vocabulary(path)
+    vocabulary = read_vocabulary(path)
+    if is_byte_bpe and not vocabulary.is_byte_level:
+        raise InputError(
+            f"tokenizer: got byte-bpe, and the vocabulary {path} of WordPiece; allowed: a vocabulary of that kind",
+            hint="leave tokenizer empty to take the vocabulary as it is, or take the file away to have one learnt",
+        )
+    return vocabulary
 
 
 def corpus_weights(stage: PrepareStage) -> tuple[float, ...]:
@@ -186,6 +208,7 @@ def _settings(stage: PrepareStage, given: Vocabulary | None) -> BuildSettings:
             hint=f"set lowerCase: {str(said).lower()} ({'without' if said else 'in bert-data build'} --cased); or, if "
             "these files are not the vocabulary's, take them away",
         )
+    is_byte_level = stage.tokenizer == "byte-bpe" if given is None else given.is_byte_level
     same = {name: getattr(stage, name) for name in BuildSettings.model_fields if name in PrepareStage.model_fields}
     resolved = {
         "generator_version": GENERATOR_VERSION,
@@ -195,13 +218,15 @@ def _settings(stage: PrepareStage, given: Vocabulary | None) -> BuildSettings:
         "num_balanced_shards": target.num_shards if (target := resharding(stage)) else None,
         "corpus_name": corpus_name([it.path for it in stage.all_corpora]) if needs_corpus_name(stage) else None,
         "weights": corpus_weights(stage),
-        "tokenizer": None if given is None else _other_than_berts(given, stage.lower_case),
+        "tokenizer": _BYTE_BPE if is_byte_level else given and _other_than_berts(given, stage.lower_case),
+        "lower_case": stage.lower_case and not is_byte_level,
     }
     return BuildSettings(**{**same, **resolved})
 
 
 def _other_than_berts(vocabulary: Vocabulary, lower_case: bool) -> str | None:
     """Return in words how text is split where that is not as BERT does, apart from its case."""
+    assert not isinstance(vocabulary.settings, ByteBpe), "its kind says enough"
     settings = vocabulary.settings.plainly(lower_case)
     changes = [
         f"{field.name} {value}"

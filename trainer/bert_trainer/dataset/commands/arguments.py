@@ -103,7 +103,7 @@ def read_number(environment: Mapping[str, str], name: str) -> int | None:
 def add_shards(command: argparse.ArgumentParser) -> None:
     """Add what verbs need that read shards: paths, a vocabulary, processes."""
     command.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="shards, folders of shards, or datasets")
-    command.add_argument("--vocabulary", type=Path, help="default: vocab.txt of the dataset, if there is one")
+    command.add_argument("--vocabulary", type=Path, help="default: that of the dataset, if there is one")
     command.add_argument("--processes", type=int, metavar="N", help="default: one per core, fewer for little data")
 
 

@@ -43,7 +43,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
     """Add all options to the command's parser."""
     command.add_argument("--config", type=Path, help="run configuration of a job; nothing else is needed with it")
     command.add_argument("--output", type=Path, help="folder of the dataset")
-    command.add_argument("--vocabulary", help="ready vocabulary, one token per line; default: one is learnt")
+    command.add_argument(
+        "--vocabulary", help="ready vocab.txt or tokenizer.json, or its folder; default: one is learnt"
+    )
     add_corpora(command)
     command.add_argument(
         "--length",

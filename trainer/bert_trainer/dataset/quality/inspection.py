@@ -25,7 +25,8 @@ from bert_trainer.dataset.shards import (
 )
 from bert_trainer.dataset.shards.dataset_info import find_dataset_info
 from bert_trainer.dataset.shards.samples import Samples
-from bert_trainer.dataset.tokens.wordpiece import Vocabulary
+from bert_trainer.dataset.tokens.byte_bpe import render_tokens
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, find_vocabulary_file
 from bert_trainer.dataset.workers.pool import run_in_order
 from bert_trainer.errors import InputError
 
@@ -93,10 +94,10 @@ def find_shards(path: Path) -> list[Path]:
 
 
 def find_vocabulary(file: Path) -> Path | None:
-    """Return the ``vocab.txt`` beside a shard or, as in a dataset, one or two folders above; None if there is none."""
+    """Return the vocabulary beside a shard or, as in a dataset, one or two folders above; None if there is none."""
     # Two above: recipes have a folder for each corpus below that of the length.
-    candidates = (folder / "vocab.txt" for folder in file.absolute().parents[:3])
-    return next((path for path in candidates if path.is_file()), None)
+    found = (find_vocabulary_file(folder) for folder in file.absolute().parents[:3])
+    return next((path for path in found if path is not None), None)
 
 
 def count_files(
@@ -302,6 +303,8 @@ def sample_text(samples: Samples, row: int, vocabulary: Vocabulary | None) -> st
         if position:  # 0 marks an unused prediction
             original, shown = name(label), words[position]
             words[position] = f"{{{original}}}" if original == shown else f"{{{original} -> {shown}}}"
+    if vocabulary and vocabulary.is_byte_level:
+        return render_tokens(words)
     # WordPiece continuations are joined to their word.
     return " ".join(words).replace(" ##", "")
 

@@ -30,7 +30,14 @@ from bert_trainer.dataset.shards.checks import (
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo, check_complete, find_dataset_info
 from bert_trainer.dataset.shards.file_names import check_numbers, select_split
 from bert_trainer.dataset.shards.samples import Samples
-from bert_trainer.dataset.tokens.wordpiece import MAX_UNKNOWN, Vocabulary, describe_unknown, read_vocabulary
+from bert_trainer.dataset.tokens.wordpiece import (
+    MAX_UNKNOWN,
+    VOCABULARY_FILE,
+    Vocabulary,
+    describe_unknown,
+    find_vocabulary_file,
+    read_vocabulary,
+)
 from bert_trainer.dataset.workers.pool import run_in_order
 from bert_trainer.errors import InputError
 
@@ -242,9 +249,9 @@ def _verify_folder(folder: Path, info: _FolderInfo | None) -> Verdict:
     unknown = sorted({path.name for path in list_shards(folder)} - set(info.files))
     if unknown:
         problems.append(f"{len(unknown)} shard(s) that dataset.json does not list, first {unknown[0]}")
-    vocabulary_path = info.root / "vocab.txt"
-    if not vocabulary_path.is_file():
-        problems.append(f"{vocabulary_path} is missing")
+    vocabulary_path = find_vocabulary_file(info.root)
+    if vocabulary_path is None:
+        problems.append(f"{info.root / VOCABULARY_FILE} is missing")
     elif read_vocabulary(vocabulary_path).sha256 != info.dataset.vocabulary_sha256:
         problems.append(f"{vocabulary_path} is not the vocabulary that dataset.json names")
     return Verdict(folder, tuple(problems))

@@ -108,13 +108,15 @@ def encode_block(task: EncodeTask) -> Encoded:
 
     Sentences without a token, or of nothing but [UNK], are dropped, and so are documents without any other.
     """
-    cache, size, unk_id = _token_cache(task.vocabulary_path, task.lower_case)
+    cache, between, size, unk_id = _token_cache(task.vocabulary_path, task.lower_case)
     before = HitRate(cache.hit_rate.words, cache.hit_rate.unseen)
     is_kept = task.groups >= 0
     kept = np.flatnonzero(is_kept)
     texts = zip(task.block.texts(), is_kept.tolist(), strict=True)
     documents = [split_text(text) for text, is_wanted in texts if is_wanted]
-    ids, sentence_lengths = cache.look_up_texts([sentence for document in documents for sentence in document])
+    ids, sentence_lengths = cache.look_up_texts(
+        [between + text if number else text for document in documents for number, text in enumerate(document)]
+    )
     # From here on no loop over sentences: arrays of all tokens (n,), per sentence (S,) and per document (D,).
     owners = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
     num_tokens, num_unknown = len(ids), int((ids == unk_id).sum())
@@ -155,12 +157,17 @@ def _signatures(similarity: float) -> Signatures:
 
 
 @lru_cache(maxsize=1)
-def _token_cache(vocabulary_path: Path, lower_case: bool) -> tuple[WordCache, int, int]:
-    """Keep the words of one vocabulary from block to block; return also its size and the id of [UNK]."""
+def _token_cache(vocabulary_path: Path, lower_case: bool) -> tuple[WordCache, str, int, int]:
+    """Keep the words of one vocabulary from block to block.
+
+    Return also what goes before a document's further sentences, the vocabulary's size and the id of [UNK].
+    """
     # All blocks are surveyed before the first is tokenized: that cache is done, and a process need not hold both.
     _signatures.cache_clear()
     vocabulary = read_vocabulary(vocabulary_path)
-    return WordCache(Encoder(vocabulary, lower_case=lower_case).encode_words), vocabulary.size, vocabulary.unk_id
+    encoder = Encoder(vocabulary, lower_case=lower_case)
+    cache = WordCache(encoder.encode_words, encoder.split)
+    return cache, encoder.before_next, vocabulary.size, vocabulary.unk_id
 
 
 def clear_word_caches() -> None:

@@ -9,13 +9,14 @@ its class that takes ``tokenizer.json`` as it is leaves it no such word, and a c
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from bert_trainer.config.json_files import read_json_file
+from bert_trainer.dataset.tokens.byte_bpe import ByteBpe
 from bert_trainer.dataset.tokens.tokenizer_json import TOKENIZER_FILE, TokenizerFile, check_added, read_tokenizer_json
 from bert_trainer.dataset.tokens.wordpiece_settings import CONTINUES, SPECIAL_TOKENS, WordPieceSettings, refusal
 
@@ -94,9 +95,12 @@ def read_tokenizer(folder: Path, tokens: tuple[str, ...] | None = None) -> Token
     file = read_tokenizer_json(folder / TOKENIZER_FILE) if (folder / TOKENIZER_FILE).exists() else None
     if file is not None and tokens is not None:
         _check_same_tokens(folder, tokens, file.tokens)
+    if file is not None and isinstance(file.settings, ByteBpe):
+        _check_beside(folder, file, file.settings)
+        return file
     tokens = file.tokens if file is not None and tokens is None else tokens
     ids = None if tokens is None else {token: number for number, token in enumerate(tokens)}
-    settings = None if file is None else file.settings
+    settings = None if file is None or isinstance(file.settings, ByteBpe) else file.settings
     if (folder / CONFIG_FILE).exists():
         settings = _read_config(folder / CONFIG_FILE, settings, ids)
     if (folder / _MAP_FILE).exists():
@@ -108,6 +112,26 @@ def read_tokenizer(folder: Path, tokens: tuple[str, ...] | None = None) -> Token
     if (folder / _SENTENCES_FILE).exists():
         settings = _with_sentences(folder / _SENTENCES_FILE, settings)
     return None if settings is None else TokenizerFile(tokens or (), settings)
+
+
+def _check_beside(folder: Path, file: TokenizerFile, settings: ByteBpe) -> None:
+    """Refuse what the files beside a ``tokenizer.json`` that says everything say otherwise."""
+    ids = {token: number for number, token in enumerate(file.tokens)}
+    path = folder / CONFIG_FILE
+    content = read_json_file(path) if path.exists() else {}
+    if (kind := content.pop("tokenizer_class", None)) not in (None, *_AS_FILE_SAYS):
+        raise refusal(path, "tokenizer_class", kind, ", ".join(_AS_FILE_SAYS))
+    if content.pop("add_prefix_space", None) not in (None, settings.prefix_space):
+        raise refusal(path, "add_prefix_space", not settings.prefix_space, f"as in the {TOKENIZER_FILE} beside it")
+    for key, value in content.items():
+        _check_other(path, key, value, ids, known=ids)
+    path = folder / _MAP_FILE
+    for key, value in (read_json_file(path) if path.exists() else {}).items():
+        _check_other(path, key, value, ids, known=ids)
+    if (folder / _ADDED_FILE).exists():
+        check_added(folder / _ADDED_FILE, "tokens", read_json_file(folder / _ADDED_FILE), ids, known=ids)
+    if (folder / _SENTENCES_FILE).exists():
+        _with_sentences(folder / _SENTENCES_FILE, WordPieceSettings(lower_case=False))
 
 
 def _check_same_tokens(folder: Path, ours: tuple[str, ...], theirs: tuple[str, ...]) -> None:
@@ -175,7 +199,9 @@ def _effect(settings: WordPieceSettings, name: str) -> object:
     return getattr(settings, name)
 
 
-def _check_other(path: Path, key: str, value: Any, ids: Mapping[str, int] | None) -> None:
+def _check_other(
+    path: Path, key: str, value: Any, ids: Mapping[str, int] | None, *, known: Collection[str] = SPECIAL_TOKENS
+) -> None:
     """Refuse a special token under another name than BERT's, tokens besides those, and what is not known here."""
     if key in _FIXED:
         if value not in (None, _FIXED[key]):
@@ -184,7 +210,7 @@ def _check_other(path: Path, key: str, value: Any, ids: Mapping[str, int] | None
         if value is not None and _content(value) != ROLES[key]:
             raise refusal(path, key, _content(value), repr(ROLES[key]))
     elif key in _TOKENS or key in _OTHER_ROLES:
-        check_added(path, key, dict(_tokens_of(value)), ids)
+        check_added(path, key, dict(_tokens_of(value)), ids, known=known)
     elif key not in _OF_NO_ACCOUNT and value not in (None, False, "", [], {}):
         raise refusal(path, key, value, "settings that are known here, and this is none", _UNKNOWN_HINT)
 

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[Any]
+Split = Callable[[Sequence[str]], tuple[list[str], NDArray[np.int64]]]
+"""Returns the words of several texts, end to end, and how many each text has, at least one."""
 
 MAX_WORDS = 1 << 18
 """Words remembered: about 45 MB with their token ids. English text of 100 MB has about that many."""
@@ -31,14 +33,25 @@ class HitRate:
     unseen: int = 0
 
 
+def split_at_spaces(texts: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """Return what stands between two spaces of the texts, end to end, and how many each text has, int64 (texts,)."""
+    # As split(" ") does: one word more than spaces, empty ones included.
+    counts = np.fromiter((text.count(" ") + 1 for text in texts), dtype=np.int64, count=len(texts))
+    return " ".join(texts).split(" "), counts
+
+
 class WordCache:
     """Looks words up and computes the values of unseen ones, many at a time."""
 
     def __init__(
-        self, compute: Callable[[Sequence[str]], tuple[Values, NDArray[np.int64]]], *, max_words: int = MAX_WORDS
+        self,
+        compute: Callable[[Sequence[str]], tuple[Values, NDArray[np.int64]]],
+        split: Split = split_at_spaces,
+        *,
+        max_words: int = MAX_WORDS,
     ) -> None:
         """compute: returns the values of several words, end to end, and how many each of them has."""
-        self._compute = compute
+        self._compute, self._split = compute, split
         self._most_words = max_words
         self.hit_rate = HitRate()
         self._values: Values
@@ -65,7 +78,7 @@ class WordCache:
     def look_up_texts(self, texts: Sequence[str]) -> tuple[Values, NDArray[np.int64]]:
         """Return the values of the texts' words, end to end, (n, ...), and how many each text has, int64 (texts,).
 
-        A word is what stands between two spaces. Memory: the values, and the words of a batch of texts.
+        Memory: the values, and the words of a batch of texts.
         """
         # The values of no words first: there may be no text.
         values: list[Values] = [self._compute([])[0]]
@@ -74,11 +87,9 @@ class WordCache:
         for end, text in enumerate(texts, start=1):
             batched += len(text)
             if batched >= BATCH_CHARACTERS or end == len(texts):
-                batch = texts[start:end]
-                part, counts = self.look_up(" ".join(batch).split(" "))
-                # As split(" ") does: one word more than spaces, empty ones included.
-                words = np.fromiter((text.count(" ") + 1 for text in batch), dtype=np.int64, count=len(batch))
-                ends = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(words)]
+                words, words_of_text = self._split(texts[start:end])
+                part, counts = self.look_up(words)
+                ends = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(words_of_text)]
                 values.append(part)
                 lengths.append(np.diff(ends, prepend=0))
                 start, batched = end, 0

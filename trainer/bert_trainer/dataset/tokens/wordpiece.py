@@ -21,8 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from bert_job.run_config import DatasetConfig
+from bert_trainer.dataset.tokens.byte_bpe import CUT, ByteBpe, find_continuations
 from bert_trainer.dataset.tokens.tokenizer_config import read_tokenizer
 from bert_trainer.dataset.tokens.tokenizer_json import TOKENIZER_FILE, TokenizerFile, read_tokenizer_json
+from bert_trainer.dataset.tokens.word_cache import split_at_spaces
 from bert_trainer.dataset.tokens.wordpiece_settings import (
     CONTINUES,
     MAX_WORD_CHARACTERS,
@@ -59,18 +62,19 @@ class Vocabulary:
     """A tokenizer: tokens in the order of their ids, the ids of the special ones, and how text is split."""
 
     tokens: tuple[str, ...]
+    """Pieces of words, or of byte-level BPE the characters that stand for bytes; an id without an entry has ""."""
     sha256: str
-    """Of the bytes of ``vocab.txt``, hexadecimal."""
+    """Of the bytes of ``vocab.txt``, or of byte-level BPE of ``tokenizer.json``; hexadecimal."""
     pad_id: int
     unk_id: int
     cls_id: int
     sep_id: int
     mask_id: int
-    said: WordPieceSettings | None = None
+    said: WordPieceSettings | ByteBpe | None = None
     """What files beside it say; None where there are none."""
 
     @property
-    def settings(self) -> WordPieceSettings:
+    def settings(self) -> WordPieceSettings | ByteBpe:
         """Rules by which text is split into these tokens: from its files, else BERT's."""
         return self.said or _BERTS_OWN
 
@@ -80,15 +84,36 @@ class Vocabulary:
         return len(self.tokens)
 
     @property
+    def is_byte_level(self) -> bool:
+        """Whether it is of byte-level BPE, and not of WordPiece."""
+        return isinstance(self.said, ByteBpe)
+
+    @property
     def continuations(self) -> NDArray[np.bool_]:
         """Return for each token whether it continues a word ("##ing"), bool (size,)."""
+        if isinstance(self.said, ByteBpe):
+            return find_continuations(self.tokens, self.said.matched)
         return np.array([token.startswith(CONTINUES) for token in self.tokens])
+
+    @property
+    def file(self) -> tuple[str, bytes]:
+        """Name and content of the file that holds it."""
+        if isinstance(self.said, ByteBpe):
+            return TOKENIZER_FILE, self.said.content
+        return VOCABULARY_FILE, _as_lines(self.tokens)
 
 
 def find_vocabulary_file(folder: Path) -> Path | None:
     """Return a folder's ``vocab.txt``, or else its ``tokenizer.json``; None where it has neither."""
     paths = (folder / name for name in (VOCABULARY_FILE, TOKENIZER_FILE))
     return next((path for path in paths if path.exists()), None)
+
+
+def vocabulary_path(dataset: DatasetConfig) -> Path:
+    """Return where the vocabulary is that a run names or has built; ``vocab.txt`` in its folder where there is none."""
+    path = Path(dataset.vocabulary_file or dataset.folder)
+    is_folder = dataset.vocabulary_file is None or path.is_dir()
+    return (find_vocabulary_file(path) or path / VOCABULARY_FILE) if is_folder else path
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
@@ -103,9 +128,9 @@ def read_vocabulary(path: Path) -> Vocabulary:
     """
     if path.suffix == ".json":
         file = _read_json(path)
-        tokens, content = file.tokens, _as_lines(file.tokens)
-        _check_tokens(path, tokens)
-        said: WordPieceSettings | None = file.settings
+        said: WordPieceSettings | ByteBpe | None = file.settings
+        tokens, content = file.tokens, said.content if isinstance(said, ByteBpe) else _as_lines(file.tokens)
+        _check_tokens(path, [token for token in tokens if token] if isinstance(said, ByteBpe) else tokens)
     else:
         content = _read_content(path)
         tokens = _split_lines(path, content)
@@ -118,14 +143,13 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 def read_tokens(path: Path) -> tuple[str, ...]:
     """Read the tokens of a vocabulary alone, to compare them; raises InputError as ``read_vocabulary``."""
-    tokens = read_tokenizer_json(path).tokens if path.suffix == ".json" else _split_lines(path, _read_content(path))
-    _check_tokens(path, tokens)
+    if path.suffix == ".json":
+        tokens = read_tokenizer_json(path).tokens
+        _check_tokens(path, [token for token in tokens if token])
+    else:
+        tokens = _split_lines(path, _read_content(path))
+        _check_tokens(path, tokens)
     return tokens
-
-
-def as_vocabulary_file(vocabulary: Vocabulary) -> bytes:
-    """Return the content of ``vocab.txt``."""
-    return _as_lines(vocabulary.tokens)
 
 
 def _as_lines(tokens: Iterable[str]) -> bytes:
@@ -135,7 +159,7 @@ def _as_lines(tokens: Iterable[str]) -> bytes:
 def _read_json(path: Path) -> TokenizerFile:
     """Read a ``tokenizer.json``, whose tokens are those of a ``vocab.txt`` as well."""
     file = (read_tokenizer(path.parent) if path.name == TOKENIZER_FILE else None) or read_tokenizer_json(path)
-    for number, token in enumerate(file.tokens):
+    for number, token in enumerate(() if isinstance(file.settings, ByteBpe) else file.tokens):
         # Half of a surrogate pair, which JSON can write, is no character.
         if _NOT_IN_A_LINE.search(token) or token != _token_of(token):
             raise InputError(
@@ -202,7 +226,10 @@ def _check_size(path: Path, content: bytes) -> None:
 
 def _check_tokens(path: Path, tokens: Sequence[str]) -> None:
     if problem := _problem(tokens):
-        raise InputError(f"{path}: {problem}", hint="a vocabulary holds one token per line, as BERT's vocab.txt")
+        hint = "a vocabulary holds one token per line, as BERT's vocab.txt"
+        if path.suffix == ".json":
+            hint = "take a tokenizer with BERT's special tokens, by these names: BERT's own or ModernBERT's"
+        raise InputError(f"{path}: {problem}", hint=hint)
 
 
 def _problem(tokens: Sequence[str]) -> str | None:
@@ -365,9 +392,11 @@ def _alphabet(
 def make_tokenizer(vocabulary: Vocabulary, *, lower_case: bool) -> Tokenizer:
     """Return a tokenizer for a vocabulary and its settings, without [CLS] and [SEP].
 
-    lower_case must be what the vocabulary was made with.
+    lower_case must be what the vocabulary was made with; byte-level BPE does not heed it.
     """
     settings = vocabulary.settings
+    if isinstance(settings, ByteBpe):
+        return settings.make_tokenizer()
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
     tokenizer = Tokenizer(
         models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=settings.max_word_characters)
@@ -383,44 +412,71 @@ class Encoder:
     def __init__(self, vocabulary: Vocabulary, *, lower_case: bool) -> None:
         """lower_case must be what the vocabulary was made with."""
         self._tokenizer = make_tokenizer(vocabulary, lower_case=lower_case)
+        self._byte_bpe = vocabulary.said if isinstance(vocabulary.said, ByteBpe) else None
+        self.between_words = 0 if self._byte_bpe else 1
+        """Characters of a text between two of the words that ``split`` makes of it."""
+        self.before_next = " " if self._byte_bpe else ""
+        """What a sentence begins with that follows another: its first word is one among others."""
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the ids of each sentence, without [CLS] and [SEP]; a sentence may have none.
 
         The plain way; builds go through ``encode_words`` and a cache, which must give the same ids.
         """
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(sentences))]
+        found = self._tokenizer.encode_batch_fast(list(sentences), add_special_tokens=False)
+        return [encoding.ids for encoding in found]
+
+    def split(self, texts: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+        """Return the words of texts, end to end, and how many each text has, int64 (texts,): at least one.
+
+        The ids of a text are those of its words together.
+        """
+        if self._byte_bpe is None:
+            # That holds because neither normalizer nor splitter nor WordPiece looks beyond a space.
+            return split_at_spaces(texts)
+        words = [CUT.split(text) for text in texts] if self._byte_bpe.has_pieces else [[text] for text in texts]
+        return list(chain.from_iterable(words)), np.fromiter(map(len, words), dtype=np.int64, count=len(words))
 
     def encode_words(self, words: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the ids of all words, end to end, int32 (n,), and how many each word has, int64 (words,).
 
-        words: text without a space; what stands between the spaces of a sentence gives the sentence's ids together.
+        words: as ``split`` makes them.
         """
-        # That holds because neither normalizer nor splitter nor WordPiece looks beyond a space.
         ids: list[int] = []
         counts = np.zeros(len(words), dtype=np.int64)
-        for encoding in self._encodings(words, counts):
+        for _, encoding in self._encodings(words, counts):
             ids += encoding.ids
         return np.array(ids, dtype=np.int32), counts
 
     def locate_words(self, words: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return as ``encode_words``, but of each token its id, first character and end in its word, int32 (n, 3).
 
-        Characters are those of the word as it is given, whatever lower case and accents become.
+        Characters are those of the word as it is given, whatever lower case and accents become; white space around a
+        token is none of its own. Several tokens of one character have the same place.
         """
         parts = [np.zeros((0, 3), dtype=np.int32)]
         counts = np.zeros(len(words), dtype=np.int64)
-        for encoding in self._encodings(words, counts):
-            bounds = np.fromiter(chain.from_iterable(encoding.offsets), dtype=np.int32, count=2 * len(encoding.ids))
+        for part, encoding in self._encodings(words, counts):
+            offsets: Iterable[tuple[int, int]] = encoding.offsets
+            if self._byte_bpe:
+                numbers = encoding.word_ids
+                offsets = (_trimmed(part[it or 0], *bounds) for it, bounds in zip(numbers, offsets, strict=True))
+            bounds = np.fromiter(chain.from_iterable(offsets), dtype=np.int32, count=2 * len(encoding.ids))
             parts.append(np.column_stack([np.array(encoding.ids, dtype=np.int32), bounds.reshape(-1, 2)]))
         return np.concatenate(parts), counts
 
-    def _encodings(self, words: Sequence[str], counts: NDArray[np.int64]) -> Iterator[Encoding]:
-        """Yield the encodings of the words, some thousands in each, and write into ``counts`` the tokens of each."""
+    def _encodings(self, words: Sequence[str], counts: NDArray[np.int64]) -> Iterator[tuple[Sequence[str], Encoding]]:
+        """Yield the words, some thousands at a time, with their encoding; write into ``counts`` the tokens of each."""
         for start in range(0, len(words), _WORDS_PER_CALL):
             part = list(words[start : start + _WORDS_PER_CALL])
             encoding = self._tokenizer.encode(part, is_pretokenized=True, add_special_tokens=False)
             numbers = np.array(encoding.word_ids, dtype=np.int64)
             # A word of nothing but control characters has no id: bincount gives it 0.
             counts[start : start + len(part)] = np.bincount(numbers, minlength=len(part))
-            yield encoding
+            yield part, encoding
+
+
+def _trimmed(word: str, start: int, end: int) -> tuple[int, int]:
+    """Return the part of a word without white space around it; of nothing else, its end."""
+    text = word[start:end]
+    return end - len(text.lstrip()), max(end - len(text.lstrip()), start + len(text.rstrip()))

@@ -1,6 +1,7 @@
 """How a WordPiece model turns text into tokens: one form, whichever file says it.
 
-``tokenizer_json`` and ``tokenizer_config`` read it, ``wordpiece`` carries it out. The defaults are BERT's own.
+``tokenizer_json`` and ``tokenizer_config`` read it, ``wordpiece`` carries it out. The defaults are BERT's own. What
+``byte_bpe`` has in its place answers to the same names.
 """
 
 from __future__ import annotations
@@ -51,9 +52,15 @@ class WordPieceSettings:
         goes_without_saying = case is not None and self.strip_accents == case
         return replace(self, lower_case=case, strip_accents=None if goes_without_saying else self.strip_accents)
 
-    def agrees_with(self, other: WordPieceSettings) -> bool:
+    def agrees_with(self, other: object) -> bool:
         """Return whether both tokenize alike; settings without a case rule agree with either."""
-        return self.plainly(other.lower_case) == other.plainly(self.lower_case)
+        return isinstance(other, WordPieceSettings) and self.plainly(other.lower_case) == other.plainly(self.lower_case)
+
+    def splits_like(self, other: object) -> bool:
+        """Return whether both tokenize alike but for their case rules."""
+        return isinstance(other, WordPieceSettings) and replace(self.plainly(None), lower_case=None) == replace(
+            other.plainly(None), lower_case=None
+        )
 
     def describe(self, lower_case: bool) -> str:
         """Describe the settings for people."""
@@ -89,4 +96,4 @@ class WordPieceSettings:
 def refusal(path: Path, key: str, got: object, allowed: str, hint: str = _REMEDY) -> InputError:
     """Return the error for an unsupported tokenizer setting."""
     text = got if isinstance(got, str) and got.startswith("the ") else repr(got)
-    return InputError(f"{path}: {key}: got {printable(str(text)[:120])}; allowed: {allowed}", hint=hint)
+    return InputError(f"{path}: {printable(key)}: got {printable(str(text)[:120])}; allowed: {allowed}", hint=hint)
