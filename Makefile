@@ -71,6 +71,7 @@ bench-data: setup ## The data benchmarks one after the other: text to shards, to
 
 bench-trainer: setup ## BERT-base's step on this processor beside Hugging Face's, eager and compiled; then bench-collectives (20 minutes)
 	@$(BIN)/python benchmarks/trainer/run.py $(BENCH_ARGS)
+	@$(BIN)/python benchmarks/trainer/modernbert.py
 	@$(BIN)/python benchmarks/trainer/collectives.py
 
 bench-collectives: setup ## BERT-base's step on two ranks, by Horovod and by torch.distributed (5 minutes)
@@ -116,6 +117,10 @@ test-stops: setup ## Stop pods at 40 moments of their start and kill 100 ranks, 
 
 test-stops-on-cluster: setup ## Stop jobs at 40 moments of their start on a cluster of one node (10 minutes)
 	@BERT_TEST_STOPS=40 $(BIN)/pytest -m cluster tests/cluster/test_early_stop.py $(PYTEST_ARGS)
+
+test-modernbert: setup ## Hold ModernBERT to transformers, its kernels to plain operations, runs of it to each other (4 minutes)
+	@$(BIN)/pytest -m "not api_server and not cluster" -k "modern" tests/model tests/kernels tests/gpu tests/finetuning \
+	  tests/export tests/run_folder tests/training tests/contract $(PYTEST_ARGS)
 
 test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (8 minutes)
 	@$(BIN)/pytest -m api_server -n 2 --dist worksteal tests/api_server $(PYTEST_ARGS)

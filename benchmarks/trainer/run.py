@@ -95,10 +95,10 @@ def useful_flop(lengths: np.ndarray, masked: int) -> float:
     return float(6 * weights * lengths.sum() + 12 * LAYERS * SIZE * (lengths.astype(float) ** 2).sum() + head)
 
 
-def full_rows(rows: int, length: int) -> RaggedSamples:
-    """Draw rows without padding, with 15 % of their tokens to be predicted."""
+def full_rows(rows: int, length: int, predicted: int) -> RaggedSamples:
+    """Draw rows without padding. predicted: positions of each that are to be predicted."""
     rng = np.random.default_rng(1)
-    predictions = np.full(rows, 20 if length == 128 else 76)
+    predictions = np.full(rows, predicted)
     positions = np.concatenate([1 + np.sort(rng.permutation(length - 1)[:count]) for count in predictions])
     tokens = rng.integers(1000, ENTRIES, rows * length)
     labels = rng.integers(1000, ENTRIES, predictions.sum())
@@ -108,8 +108,8 @@ def full_rows(rows: int, length: int) -> RaggedSamples:
     )
 
 
-def real_rows(folder: Path, length: int, predictions: int) -> list[RaggedSamples]:
-    """Return three micro-batches drawn from a dataset of real text."""
+def real_rows(folder: Path, length: int, predictions: int, rows: int) -> list[RaggedSamples]:
+    """Return three micro-batches of so many rows drawn from a dataset of real text."""
     shards = ShardFolder.open(
         folder / f"seq_len_{length}_max_pred_{predictions}",
         split="training",
@@ -119,7 +119,7 @@ def real_rows(folder: Path, length: int, predictions: int) -> list[RaggedSamples
     )
     samples = shards.read_ragged(0)
     order = np.random.default_rng(2).permutation(len(samples))
-    return [samples.take(np.sort(order[i * ROWS[length] : (i + 1) * ROWS[length]])) for i in range(3)]
+    return [samples.take(np.sort(order[i * rows : (i + 1) * rows])) for i in range(3)]
 
 
 class Ours:
@@ -183,10 +183,14 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - began_at_s
 
 
-def product_rate() -> float:
-    """Return FLOP/s of a large bf16 product, the best of three."""
-    a, b = (torch.randn(4096, 4096, dtype=torch.bfloat16) for _ in range(2))
-    return 2 * 4096**3 / min(seconds(lambda: a @ b) for _ in range(3))
+def product_rate(precision: str = "bf16") -> float:
+    """Return FLOP/s of a large product, the best of three. In fp32 by whichever library is faster here."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = (torch.randn(4096, 4096, dtype=dtype) for _ in range(2))
+    ways: list[Callable[[], object]] = [lambda: a @ b]
+    if precision == "fp32" and torch.backends.mkldnn.is_available():
+        ways.append(lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], ""))
+    return 2 * 4096**3 / min(seconds(way) for way in ways for _ in range(3))
 
 
 def spread(values: Sequence[float]) -> str:
@@ -350,7 +354,7 @@ def main() -> int:
         if arguments.evaluation_alone:
             print(f"bench-trainer: evaluation={figures['evaluation']:.3g}")
             return 0
-        full = [make_rows(full_rows(ROWS[128], 128), 128)]
+        full = [make_rows(full_rows(ROWS[128], 128, 20), 128)]
         ours, peer = Ours("bf16"), Peer("bf16")
         before = product_rate()
         figures["eager"], rates = compare("length 128, full rows", ours, peer, full, arguments.rounds)
@@ -361,7 +365,7 @@ def main() -> int:
         figures["optimizer_share"] = ours.optimizer_s / (ACCUMULATION * micro_s + ours.optimizer_s)
         print(f"optimizer {ours.optimizer_s:.3f} s, micro-batch {micro_s:.3f} s")
         for length, predictions in ((128, 20), (512, 76)):
-            batches = [make_rows(samples, length) for samples in real_rows(folder, length, predictions)]
+            batches = [make_rows(samples, length) for samples in real_rows(folder, length, predictions, ROWS[length])]
             padded = 1 - sum(rows.ours.num_tokens for rows in batches) / sum(rows.num_rows * length for rows in batches)
             print(f"real text at {length}: {padded:.0%} padding")
             figures[f"real{length}"], _ = compare(f"length {length}, real text", ours, peer, batches, arguments.rounds)

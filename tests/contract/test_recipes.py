@@ -29,7 +29,7 @@ GOLDEN = (
     *("01-laptop", "02-two-workers", "03-single-node", "04-fast-enough", "05-to-a-target"),
     *("06-fine-tuning", "10-nvidia/8-gpus", "11-onnx-runtime", "12-intel-pytorch/8-nodes-2-ranks", "13-mlperf"),
     *("14-intel-mrpc", "15-squad", "16-azure-cola/large", "17-intel-tensorflow/single-node"),
-    "18-wikipedia",
+    *("18-wikipedia", "19-modernbert/laptop"),
 )
 
 
@@ -338,6 +338,47 @@ def test_azure_s_numbers_are_those_of_its_three_models(
     optimizer = stage.optimizer
     assert (optimizer.name, optimizer.beta1, optimizer.beta2, optimizer.weight_decay) == ("adamw", 0.8, 0.999, 3e-7)
     assert (optimizer.partitioning, stage.evaluate_every_epochs) == (partitioning, 1)
+
+
+# Length, sequences of a step and of a pass, passes of a GPU, steps, what they come to, rates by updates before.
+MODERN: dict[str, tuple[int, int, int, int, int, float, dict[int, float]]] = {
+    # 1.7 T tokens, warm-up over 3 B: 635.78 steps; the rate stays.
+    "19-modernbert/ettin-8-gpus": (
+        *(1024, 4608, 96, 6, 360_278, 1.7e12),
+        {0: 8e-4 / 636, 317: 4e-4, 635: 8e-4, 636: 8e-4, 360_277: 8e-4},
+    ),
+    # 286,720,000 samples, warm-up over 6 %: 4,200 steps; linear from there.
+    "19-modernbert/mosaic-8-gpus": (
+        *(128, 4096, 512, 1, 70_000, 286_720_000 * 128),
+        {0: 5e-4 / 4200, 2099: 2.5e-4, 4199: 5e-4, 37_099: 2.5e-4, 69_999: 0.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("example", MODERN)
+def test_modernbert_s_batches_come_to_the_published_tokens(example: str) -> None:
+    length, sequences, micro_batch_size, passes, steps, tokens, rates = MODERN[example]
+    config = parse_run_config(resolve(example))
+    (stage,) = pretrain_stages(config)
+    assert (config.world.hosts, config.world.ranks, config.precision) == (1, 8, "bf16")
+    assert sequences == micro_batch_size * passes * 8
+    assert (stage.sequence_length, stage.global_batch_size, stage.micro_batch_size) == (
+        length,
+        sequences,
+        micro_batch_size,
+    )
+    assert num_micro_batches(stage.global_batch_size, stage.micro_batch_size, 8) == passes * 8
+    assert stage.length.steps == steps
+    assert steps * sequences * length == pytest.approx(tokens, rel=1e-5)
+    found = {step: learning_rate(stage, step, steps) for step in rates}
+    assert found == pytest.approx(rates, rel=1e-3, abs=1e-12)
+    assert (stage.masking, stage.masked_lm_probability) == ("dynamic", 0.3)
+    own, model = config.optimizer, config.model
+    assert (own.name, own.beta1, own.beta2, own.epsilon) == ("adamw", 0.9, 0.98, 1e-6)
+    # Published fully decoupled: 1e-5 of the weights in a step at the full rate.
+    assert own.weight_decay * stage.learning_rate == pytest.approx(1e-5)
+    assert (model.num_hidden_layers, model.hidden_size, model.intermediate_size) == (22, 768, 1152)
+    assert (model.attention_window, model.global_attention_every) == (128, 3)
 
 
 @pytest.mark.parametrize("example", GOLDEN)

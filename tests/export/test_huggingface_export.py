@@ -14,6 +14,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
+from bert_job.model import ARCHITECTURES
 from bert_job.run_config import ModelConfig
 from bert_trainer.checkpoints import huggingface_export
 from bert_trainer.checkpoints.model_export import export_model
@@ -22,7 +23,7 @@ from bert_trainer.dataset.tokens.wordpiece import Encoder, Vocabulary, read_voca
 from bert_trainer.errors import TrainerError
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
-from random_rows import model_config, random_model, random_samples
+from random_rows import model_config, modern_config, random_model, random_samples
 from tensorflow_cases import OURS
 
 LENGTHS = [24, 5, 17]
@@ -45,6 +46,7 @@ CONFIGS = {
     "bert, gelu_new": model_config(32, hidden_activation="gelu_new"),
     "mlm only": model_config(32, objective="mlm"),
     "distilbert": model_config(32, architecture="distilbert", objective="mlm"),
+    "modernbert": modern_config(),
 }
 
 
@@ -107,7 +109,7 @@ def test_transformers_loads_it_and_gives_the_same_logits(
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
-@pytest.mark.parametrize("config", [CONFIGS["bert"], CONFIGS["distilbert"]], ids=["bert", "distilbert"])
+@pytest.mark.parametrize("config", [CONFIGS[name] for name in ARCHITECTURES], ids=ARCHITECTURES)
 def test_its_tokenizer_gives_the_ids_that_training_saw(tmp_path: Path, config: ModelConfig, lower_case: bool) -> None:
     vocabulary = read_vocabulary(vocabulary_file(tmp_path, lower_case=lower_case))
     export(Bert(config, vocabulary.size), vocabulary, tmp_path / "export", lower_case=lower_case)

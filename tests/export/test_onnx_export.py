@@ -15,7 +15,7 @@ from bert_job.run_config import ModelConfig
 from bert_trainer.checkpoints.onnx_export import ONNX_FILE, WEIGHTS_FILE, write_onnx_model
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
-from random_rows import model_config, random_model, random_samples
+from random_rows import model_config, modern_config, random_model, random_samples
 
 LENGTHS = [24, 5, 17]
 ENTRIES = 93
@@ -25,6 +25,7 @@ CONFIGS = {
     "gelu_new, three segments": model_config(32, hidden_activation="gelu_new", segment_types=3),
     "mlm only": model_config(32, objective="mlm"),
     "distilbert": model_config(32, architecture="distilbert", objective="mlm"),
+    "modernbert": modern_config(),
 }
 
 

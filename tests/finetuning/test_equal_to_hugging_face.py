@@ -24,6 +24,9 @@ from transformers import (
     DistilBertConfig,
     DistilBertForQuestionAnswering,
     DistilBertForSequenceClassification,
+    ModernBertConfig,
+    ModernBertForQuestionAnswering,
+    ModernBertForSequenceClassification,
 )
 
 from bert_job.optimization import WarmupSpec
@@ -33,7 +36,7 @@ from bert_trainer.model.task_model import Head, TaskModel
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.parallel.flat_parameters import FlatParameters
-from random_rows import model_config
+from random_rows import model_config, modern_config
 from task_rows import CLASSES, Rows, random_task_model, task_rows
 from whole_configs import optimizer_settings, schedule_settings
 
@@ -48,7 +51,10 @@ MODELS: dict[str, Any] = {
     "BertForQuestionAnswering": BertForQuestionAnswering,
     "DistilBertForSequenceClassification": DistilBertForSequenceClassification,
     "DistilBertForQuestionAnswering": DistilBertForQuestionAnswering,
+    "ModernBertForSequenceClassification": ModernBertForSequenceClassification,
+    "ModernBertForQuestionAnswering": ModernBertForQuestionAnswering,
 }
+CONFIGS: dict[str, Any] = {"bert": BertConfig, "distilbert": DistilBertConfig, "modernbert": ModernBertConfig}
 STEPS, BATCH = 50, 8
 ADAMW = optimizer_settings(
     name="adamw", beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.01, bias_correction=True, max_gradient_norm=1.0
@@ -57,6 +63,8 @@ SCHEDULE = schedule_settings(learning_rate=3e-3, warmup=WarmupSpec(proportion=0.
 
 
 def settings(architecture: str, size: int = KERNELS) -> Any:
+    if architecture == "modernbert":
+        return modern_config(size)
     objective = "mlm" if architecture == "distilbert" else "mlm+nsp"
     return model_config(size, architecture=architecture, objective=objective)
 
@@ -66,8 +74,8 @@ def their_model(ours: TaskModel) -> Any:
     entries = huggingface_config(ours, LABELS)
     # Both drop nothing here; a DistilBERT's head would by itself.
     entries |= {"seq_classif_dropout": 0.0, "qa_dropout": 0.0}
-    config: Any = DistilBertConfig if entries["model_type"] == "distilbert" else BertConfig
-    theirs = MODELS[entries["architectures"][0]](config(**entries, attn_implementation="eager"))
+    config = CONFIGS[entries["model_type"]](**entries, pad_token_id=0, attn_implementation="eager")
+    theirs = MODELS[entries["architectures"][0]](config)
     theirs.load_state_dict(huggingface_tensors(ours), strict=True)
     return theirs.train()
 
@@ -110,7 +118,7 @@ def error(ours: Tensor, theirs: Tensor, floor: float = 0.0) -> float:
 
 @pytest.mark.parametrize("size", [KERNELS, PLAIN], ids=["kernels", "plain"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("architecture", ["bert", "distilbert"])
+@pytest.mark.parametrize("architecture", ["bert", "distilbert", "modernbert"])
 def test_logits_loss_and_every_gradient_are_equal(architecture: str, kind: str, size: int) -> None:
     ours = random_task_model(settings(architecture, size), kind, ENTRIES)
     assert isinstance(ours.backend, CpuBackend) == (size == KERNELS)

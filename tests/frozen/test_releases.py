@@ -189,7 +189,15 @@ def spec_of(definition: Document) -> Document:
     return found
 
 
-CHANGED_DEFAULTS: dict[str, str] = {}
+_BY_ARCHITECTURE = (
+    "it depends on the architecture by now; apply leaves what is stored, replace of such a job is refused"
+)
+CHANGED_DEFAULTS: dict[str, str] = {
+    "spec.model.maxPositionEmbeddings": _BY_ARCHITECTURE,
+    "spec.model.hiddenDropout": _BY_ARCHITECTURE,
+    "spec.model.attentionDropout": _BY_ARCHITECTURE,
+    "spec.model.layerNormEpsilon": _BY_ARCHITECTURE,
+}
 """Path -> why. The API server refuses an unchanged manifest of a started job that it has filled the former one into."""
 
 

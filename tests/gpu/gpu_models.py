@@ -11,7 +11,7 @@ from bert_trainer.model.backends.backend import Backend
 from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
-from random_rows import model_config, random_batch, random_model
+from random_rows import MODERN, model_config, random_batch, random_model
 
 VOCABULARY = 101
 LONGEST = 40
@@ -22,6 +22,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "bert": {},
     "tanh": {"num_attention_heads": 4, "hidden_activation": "gelu_new"},
     "distilbert": {"architecture": "distilbert", "objective": "mlm"},
+    "modernbert": MODERN,
 }
 
 
@@ -35,7 +36,7 @@ class Found:
 
 
 def make_model(dtype: torch.dtype = torch.float64, **changes: object) -> Bert:
-    """Return a model of two layers whose parameters all count."""
+    """Return a small model whose parameters all count."""
     return random_model(model_config(64, **changes), VOCABULARY, seed=2, dtype=dtype)
 
 

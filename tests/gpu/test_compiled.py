@@ -19,6 +19,7 @@ from bert_trainer.model.backends.gpu.compilation import mark_dynamic, why_not_co
 from bert_trainer.model.backends.gpu.encoder import Functions, GpuBackend, _keys_at, _weights_of
 from bert_trainer.model.backends.gpu.functions import LayerSettings
 from gpu_models import SHAPE, largest_difference, make_batch, make_model, run
+from random_rows import MODERN
 
 # Dynamo itself looks at the gradient of a layer's input; a run leaves that out of its log.
 pytestmark = [
@@ -32,14 +33,26 @@ META = torch.device("meta")
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("changes", "graphs"),
+    [
+        pytest.param({}, ["embeddings", "a layer", "the last layer", "the head"], id="bert"),
+        # The first layer has no LayerNorm of its own; the last one has no window.
+        pytest.param(
+            MODERN,
+            ["embeddings", "the first layer", "a layer with a window", "the last layer", "the head"],
+            id="modernbert",
+        ),
+    ],
+)
 def test_inductor_gives_the_plain_losses_and_gradients_and_drops_the_same_features(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, object], graphs: list[str]
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     reason = why_not_compiled(CPU)
     if reason is not None:
         pytest.skip(f"nothing can be compiled here: {reason}")
-    model = make_model(torch.float32, hidden_dropout=0.1)
+    model = make_model(torch.float32, hidden_dropout=0.1, **changes)
     counters.clear()
     compiled = GpuBackend("padded", torch.float32, Functions.compiled(), not_compiled=None)
     for recompute in (False, True):
@@ -51,7 +64,7 @@ def test_inductor_gives_the_plain_losses_and_gradients_and_drops_the_same_featur
             assert found.losses == pytest.approx(plain.losses, rel=1e-5)
             assert found.correct == plain.correct
             assert largest_difference(found, plain) < 1e-5
-    assert counters["stats"]["unique_graphs"] == 4, "embeddings, a layer, the last layer, the head"
+    assert counters["stats"]["unique_graphs"] == len(graphs)
     assert not counters["graph_break"]
 
 

@@ -11,7 +11,7 @@ import torch
 
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
-from random_rows import random_batch
+from random_rows import MODERN, random_batch
 from whole_configs import model_settings
 
 VOCABULARY = 101
@@ -65,8 +65,10 @@ def run(model: Bert, batch: Batch, *, dtype: torch.dtype, drops: bool) -> Found:
         {},
         {"num_attention_heads": 4, "hidden_activation": "gelu_new"},
         {"architecture": "distilbert", "objective": "mlm", "hidden_dropout": 0.3},
+        MODERN,
+        {**MODERN, "hidden_activation": "gelu_new", "attention_window": 128},
     ],
-    ids=["bert", "tanh", "distilbert"],
+    ids=["bert", "tanh", "distilbert", "modernbert", "modernbert, tanh, windows wider than rows"],
 )
 def test_losses_and_gradients_are_those_of_the_plain_operations(
     dtype: torch.dtype, drops: bool, changes: dict[str, object]

@@ -9,7 +9,7 @@ import torch
 
 from bert_job.run_config import ModelConfig
 from bert_trainer.model.bert import Bert
-from random_rows import model_config
+from random_rows import model_config, modern_config
 
 VOCABULARY_SIZE = 1003
 CONFIGS = {
@@ -52,6 +52,28 @@ def test_biases_are_0_and_layer_norms_1(config: ModelConfig) -> None:
 def test_the_deviation_is_the_configured_one() -> None:
     model = initialized(model_config(128, initializer_range=0.5), 1)
     assert float(model.mlm_transform.weight.detach().std()) == pytest.approx(0.5, rel=0.03)
+
+
+def test_modernbert_s_weights_are_megatron_s_cut_off_at_two_deviations() -> None:
+    """0.02, less by the root of twice the layers where branches end and in the head; cut off, 0.88 of that is left."""
+    config = modern_config(128)
+    for name, parameter in initialized(config, 1).named_parameters():
+        if parameter.ndim < 2:
+            continue
+        ends = ("attention_output.weight", "ffn_out.weight", "mlm_transform.weight")
+        deviation = 0.02 / math.sqrt(2 * config.num_hidden_layers) if name.endswith(ends) else 0.02
+        weights = parameter.detach()[:VOCABULARY_SIZE]
+        assert float(weights.abs().max()) <= 2 * deviation * (1 + 1e-6), name
+        assert float(weights.std()) == pytest.approx(0.8796 * deviation, rel=5 / math.sqrt(2 * weights.numel())), name
+
+
+def test_modernbert_has_one_bias_that_of_the_tied_decoder() -> None:
+    vectors = {name: p.detach() for name, p in initialized(modern_config(128), 1).named_parameters() if p.ndim == 1}
+    assert [name for name in vectors if name.endswith("bias")] == ["mlm_bias"]
+    assert not vectors.pop("mlm_bias").any()
+    # Two norms for each of four layers but the first one's, behind the embeddings and the layers, and in the head.
+    assert len(vectors) == 2 * 4 - 1 + 3
+    assert all(bool((vector == 1).all()) for vector in vectors.values())
 
 
 def test_rows_that_are_no_vocabulary_entry_are_0() -> None:

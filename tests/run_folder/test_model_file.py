@@ -7,12 +7,14 @@ sizes of the claimed run and of its resumption; the refusals.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bert_job.model import ATTENTION_FIELDS
 from bert_job.run_config import RunConfig
 from bert_trainer.config.checks import parse_run_config, resolve_model
 from bert_trainer.errors import InputError
@@ -48,6 +50,23 @@ DISTILBERT: dict[str, Any] = {
     "vocab_size": 28996,
 }
 
+MODERNBERT: dict[str, Any] = {
+    "model_type": "modernbert",
+    "global_attn_every_n_layers": 3,
+    "global_rope_theta": 80000.0,
+    "hidden_activation": "gelu",
+    "hidden_size": 768,
+    "intermediate_size": 1152,
+    "local_attention": 64,
+    "local_rope_theta": 10000.0,
+    "max_position_embeddings": 8192,
+    "norm_eps": 1e-6,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 22,
+    "vocab_size": 50368,
+}
+PERIODS = ["sliding_attention" if number % 3 else "full_attention" for number in range(22)]
+
 
 def described(folder: Path, content: dict[str, Any] | str, **changes: Any) -> RunConfig:
     """Write a model's file and return the run that names it."""
@@ -80,6 +99,7 @@ def test_google_s_file_is_bert_large(tmp_path: Path) -> None:
         "vocabulary_pad_multiple": 8,
         "objective": "mlm+nsp",
         "config_file": str(tmp_path / "bert_config.json"),
+        **dict.fromkeys(ATTENTION_FIELDS),
     }
 
 
@@ -101,6 +121,63 @@ def test_hugging_face_s_files_say_more(tmp_path: Path) -> None:
     )
     assert (distilbert.hidden_size, distilbert.num_hidden_layers, distilbert.vocabulary_size) == (768, 6, 28996)
     assert (distilbert.hidden_dropout, distilbert.attention_dropout) == (0, 0.2)
+
+
+def thetas(of_full: float | None, of_sliding: float, **more: Any) -> dict[str, Any]:
+    return {
+        "full_attention": {"rope_type": "default", "rope_theta": of_full, **more},
+        "sliding_attention": {"rope_type": "default", "rope_theta": of_sliding},
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, (64, 3, 80_000.0, 10_000.0)),
+        ({"local_rope_theta": None}, (64, 3, 80_000.0, 80_000.0)),
+        ({"layer_types": PERIODS, "global_attn_every_n_layers": 7}, (64, 3, 80_000.0, 10_000.0)),
+        ({"layer_types": ["full_attention"] * 22}, (64, 1, 80_000.0, 10_000.0)),
+        ({"rope_parameters": thetas(160_000.0, 90_000.0)}, (64, 3, 160_000.0, 90_000.0)),
+        ({"global_rope_theta": 160_000, "rope_scaling": {"rope_type": "default"}}, (64, 3, 160_000.0, 10_000.0)),
+    ],
+    ids=["old names", "one theta", "layer types count", "all global", "rope parameters count", "integers"],
+)
+def test_modernbert_s_files_are_read_in_old_and_in_new_words(
+    tmp_path: Path, said: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    model = resolve_model(described(tmp_path, {**MODERNBERT, **said}, layer_norm_epsilon=None)).sizes
+    assert (model.architecture, model.objective, model.layer_norm_epsilon) == ("modernbert", "mlm", 1e-6)
+    assert (model.hidden_dropout, model.attention_dropout, model.max_position_embeddings) == (0, 0, 8192)
+    found = (model.attention_window, model.global_attention_every, model.global_rope_theta, model.local_rope_theta)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"layer_types": PERIODS[1:] + PERIODS[:1]}, "layer_types: got"),
+        ({"layer_types": PERIODS[:3]}, "one for each of num_hidden_layers"),
+        ({"layer_types": 5}, "layer_types"),
+        ({"rope_scaling": {"type": "yarn"}}, "positions that are not scaled"),
+        ({"rope_parameters": thetas(1e5, 1e4, rope_type="yarn")}, "positions that are not scaled"),
+        ({"rope_parameters": {"full_attention": {"type": "linear"}}}, "positions that are not scaled"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "positions that are not scaled"),
+        ({"rope_parameters": thetas(1e5, 1e4, partial_rotary_factor=0.5)}, "positions that are not scaled"),
+        ({"global_rope_theta": None}, "global_rope_theta: got None; allowed: a number"),
+        ({"rope_parameters": thetas(None, 1e4)}, "rope_parameters.full_attention.rope_theta: got None"),
+        ({"global_attn_every_n_layers": None}, "global_attn_every_n_layers: got None; allowed: an integer"),
+        ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers: got 0"),
+        ({"is_causal": True}, "is_causal: got True; allowed: False"),
+        ({"norm_bias": True}, "norm_bias: got True; allowed: False"),
+        ({"hidden_activation": "silu"}, "hidden_activation: got 'silu'"),
+        ({"local_attention": "wide"}, "local_attention: got 'wide'"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings: got False"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, str) else "",
+)
+def test_a_modernbert_that_is_not_computed_here_is_refused(tmp_path: Path, said: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=re.escape(problem)):
+        resolve_model(described(tmp_path, {**MODERNBERT, **said}))
 
 
 def changed(**keys: Any) -> dict[str, Any]:
@@ -131,7 +208,10 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "null for a number": (changed(vocab_size=None), "vocab_size is required"),
     "null for an epsilon": (changed(layer_norm_eps=None), "layer_norm_eps: got None; Input should be a valid number"),
     "other positions": (changed(position_embedding_type="relative_key"), "got 'relative_key'; allowed: 'absolute'"),
-    "another model": (changed(model_type="roberta"), "model_type: got 'roberta'; allowed: bert, distilbert"),
+    "another model": (
+        changed(model_type="roberta"),
+        "model_type: got 'roberta'; allowed: bert, distilbert, modernbert",
+    ),
     "a list for a model": (changed(model_type=["bert"]), "model_type: got"),
     "no document": ("{", "not a JSON document"),
     "no object": ("[1]", "got a list; allowed: a JSON object"),

@@ -72,6 +72,24 @@ def model_config(hidden_size: int = 32, **changes: Any) -> ModelConfig:
     return model_settings(**{**settings, **changes})
 
 
+MODERN: dict[str, Any] = {
+    "architecture": "modernbert",
+    "objective": "mlm",
+    "num_hidden_layers": 4,
+    "layer_norm_epsilon": 1e-5,
+    "attention_window": 16,
+    "global_attention_every": 3,
+    "global_rope_theta": 160_000.0,
+    "local_rope_theta": 10_000.0,
+}
+"""A ModernBERT of all kinds of layers, with windows of 8 tokens on either side."""
+
+
+def modern_config(hidden_size: int = 32, **changes: Any) -> ModelConfig:
+    """Return a ModernBERT of four layers without dropout, 2 x feed-forward behind the gate."""
+    return model_config(hidden_size, **{**MODERN, "intermediate_size": 2 * hidden_size, **changes})
+
+
 def make_all_count(model: M, *, seed: int, dtype: torch.dtype) -> M:
     """Give a model weights with which every parameter counts; ``random_model`` says why."""
     model.initialize(seed)

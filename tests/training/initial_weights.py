@@ -14,13 +14,14 @@ from bert_trainer.model.bert import Bert
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import SingleRank
 from bert_trainer.training.session import Session
-from random_rows import random_samples
+from random_rows import MODERN, random_samples
 from tiny_run import TWO_LAYERS, VOCABULARY_SIZE, run_config, run_document
 
 SAMPLES = random_samples([24, 5, 17], sequence_length=24, predictions=4, vocabulary_size=VOCABULARY_SIZE, seed=1)
 MODEL = run_document(Path("unused"), Path("unused"), model=TWO_LAYERS)["model"]
 MASKED_WORDS = {**MODEL, "objective": "mlm"}
 DISTILBERT = {**MASKED_WORDS, "architecture": "distilbert"}
+MODERNBERT = {**MODEL, **MODERN}
 
 
 def start_from(path: Path, **rest: object) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Observed: the loss of the same rows as transformers computes it; the line that s
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +18,32 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, DistilBertConfig
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertModel,
+    DistilBertConfig,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    ModernBertModel,
+)
 from transformers import DistilBertForMaskedLM as DistilBert
 
+from bert_trainer.checkpoints.huggingface_export import write_weights
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS
 from bert_trainer.errors import InputError
-from initial_weights import DISTILBERT, MASKED_WORDS, MODEL, SAMPLES, loss, open_session, start_from, told
+from initial_weights import (
+    DISTILBERT,
+    MASKED_WORDS,
+    MODEL,
+    MODERNBERT,
+    SAMPLES,
+    loss,
+    open_session,
+    start_from,
+    told,
+)
 from tiny_run import VOCABULARY_SIZE, write_dataset
 
 BERT_SIZES = (
@@ -41,6 +62,10 @@ def save_huggingface(folder: Path, kind: Any, *, safe: bool = True, **changes: A
         config = DistilBertConfig(
             vocab_size=VOCABULARY_SIZE, dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64
         )
+    elif kind in (ModernBertForMaskedLM, ModernBertModel):
+        same = {key: MODERNBERT[key] for key in BERT_SIZES}
+        special = dict.fromkeys([f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")], 0)
+        config = ModernBertConfig(**same, **special, vocab_size=VOCABULARY_SIZE, local_attention=16)
     else:
         same = {key: MODEL[key] for key in BERT_SIZES}
         config = BertConfig(**{"vocab_size": VOCABULARY_SIZE, **same, **changes})
@@ -62,7 +87,7 @@ def huggingface_loss(model: Any) -> torch.Tensor:
         "input_ids": torch.from_numpy(SAMPLES.input_ids).long(),
         "attention_mask": torch.from_numpy(SAMPLES.input_mask).long(),
     }
-    if not isinstance(model, DistilBert):
+    if not isinstance(model, DistilBert | ModernBertForMaskedLM):
         inputs["token_type_ids"] = torch.from_numpy(SAMPLES.segment_ids).long()
     labels_BT = torch.full(inputs["input_ids"].shape, -100)
     rows, columns = np.nonzero(SAMPLES.masked_lm_positions)
@@ -82,7 +107,13 @@ def huggingface_loss(model: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("safe", [True, False], ids=["safetensors", "bin"])
 @pytest.mark.parametrize(
-    ("kind", "model"), [(BertForPreTraining, MODEL), (BertForMaskedLM, MASKED_WORDS), (DistilBert, DISTILBERT)]
+    ("kind", "model"),
+    [
+        (BertForPreTraining, MODEL),
+        (BertForMaskedLM, MASKED_WORDS),
+        (DistilBert, DISTILBERT),
+        (ModernBertForMaskedLM, MODERNBERT),
+    ],
 )
 def test_the_first_loss_is_what_transformers_computes(
     tmp_path: Path, dataset: Path, kind: Any, model: dict[str, Any], safe: bool
@@ -92,6 +123,57 @@ def test_the_first_loss_is_what_transformers_computes(
     session = open_session(tmp_path / "run", dataset, {"model": model, **start})
     torch.testing.assert_close(loss(session.learner.model), huggingface_loss(theirs), rtol=1e-6, atol=1e-6)
     assert told(tmp_path / "run") == f"Started from the weights of {tmp_path / 'model'}"
+
+
+OLD_WORDS: dict[str, Any] = {
+    "global_attn_every_n_layers": 3,
+    "global_rope_theta": 160_000,
+    "local_rope_theta": 10_000,
+}
+
+
+@pytest.mark.parametrize("kind", [ModernBertForMaskedLM, ModernBertModel])
+@pytest.mark.parametrize("words", ["as transformers 5 writes them", "of transformers 4.48"])
+def test_a_modernbert_comes_out_with_the_bits_that_came_in(
+    tmp_path: Path, dataset: Path, kind: Any, words: str
+) -> None:
+    theirs = save_huggingface(tmp_path / "model", kind)
+    if words == "of transformers 4.48":
+        settings = json.loads((tmp_path / "model/config.json").read_text())
+        for new in ("layer_types", "rope_parameters"):
+            del settings[new]
+        (tmp_path / "model/config.json").write_text(json.dumps(settings | OLD_WORDS))
+    start = start_from(tmp_path / "model", format="huggingface")
+    session = open_session(tmp_path / "run", dataset, {"model": MODERNBERT, **start})
+    left_out = () if kind is ModernBertForMaskedLM else ("mlm_transform.weight", "mlm_norm.weight", "mlm_bias")
+    write_weights(session.learner.model, tmp_path, left_out)
+    prefix = "" if kind is ModernBertForMaskedLM else "model."
+    expected = {f"{prefix}{name}": tensor for name, tensor in theirs.state_dict().items() if name != "decoder.weight"}
+    found = load_file(tmp_path / "model.safetensors")
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"local_attention": 32}, "local_attention: got 32; allowed: 16"),
+        ({"layer_types": ["full_attention"] * 4}, "layer 1: got theta 160000; allowed: a window, theta 10000"),
+        ({"rope_parameters": {"sliding_attention": {"rope_theta": 5.0}}}, "layer 1: got a window, theta 5;"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "positions that are not scaled"),
+        ({"decoder_bias": False}, "decoder_bias: got False"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else "-".join(value),
+)
+def test_a_modernbert_of_other_attention_is_refused(
+    tmp_path: Path, dataset: Path, changes: dict[str, Any], problem: str
+) -> None:
+    save_huggingface(tmp_path / "model", ModernBertForMaskedLM)
+    settings = json.loads((tmp_path / "model/config.json").read_text())
+    (tmp_path / "model/config.json").write_text(json.dumps(settings | changes))
+    start = start_from(tmp_path / "model", format="huggingface")
+    with pytest.raises(InputError, match=re.escape(problem)):
+        open_session(tmp_path / "run", dataset, {"model": MODERNBERT, **start})
 
 
 def test_a_bare_encoder_is_taken_and_the_heads_stay_as_drawn(tmp_path: Path, dataset: Path) -> None:

@@ -13,7 +13,7 @@ from bert_job import optimizers, recipes
 from bert_job.checkpoints import INTERVALS, CheckpointSpec, StageCheckpointSpec
 from bert_job.evaluation import EvaluateSpec, EvaluationSpec
 from bert_job.finetuning import FinetuneSpec, resolve_length
-from bert_job.model import ModelSpec, resolve_objective, resolve_size
+from bert_job.model import ModelSpec, resolve_objective, resolve_positions, resolve_settings, resolve_size
 from bert_job.preparation import PrepareSpec
 from bert_job.pretraining import PretrainSpec
 from bert_job.run_config import (
@@ -83,7 +83,12 @@ def resolve_run(
         "model": model,
         "optimizer": OptimizerConfig(**dict(spec.optimizer)),
         "initial_checkpoint": None if start is None else InitialCheckpoint(**_with(start, {"path": place(start.path)})),
-        "stages": resolve_stages(spec, place, model.max_position_embeddings, num_processes=num_processes),
+        "stages": resolve_stages(
+            spec,
+            place,
+            model.max_position_embeddings or resolve_positions(spec.model),
+            num_processes=num_processes,
+        ),
         "checkpoint": resolve_checkpoint(spec.checkpoint, delete_after_success=delete_checkpoints),
     }
     return RunConfig(**{**settings, **resolved, **placed})
@@ -127,6 +132,7 @@ def resolve_model(model: ModelSpec, place: Place) -> ModelConfig | ModelFile:
     return ModelConfig(
         **{
             **_fields(model),
+            **resolve_settings(model),
             "preset": None,
             "architecture": size.architecture,
             "hidden_size": size.hidden_size,

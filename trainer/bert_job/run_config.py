@@ -15,7 +15,7 @@ from bert_job.checkpoints import CheckpointSpec
 from bert_job.model import Architecture, ModelSpec, Objective
 from bert_job.optimization import OptimizerName, OptimizerSpec
 from bert_job.run_stages import FinetuneOptimizer, PlacedPath, Stage
-from bert_job.section import Count, PositiveFloat, Section
+from bert_job.section import Count, PositiveFloat, Section, Share
 from bert_job.training import RunSettings
 from bert_job.weights import InitialCheckpointSpec
 
@@ -41,7 +41,7 @@ class WorldConfig(Section):
 
 
 class ModelConfig(ModelSpec):
-    """BERT's dimensions (Devlin et al. 2019, section 3)."""
+    """An encoder's dimensions, all of them known."""
 
     preset: None = Field(default=None, exclude=True)
     config_file: PlacedPath | None = None
@@ -52,7 +52,10 @@ class ModelConfig(ModelSpec):
     num_attention_heads: Annotated[int, Field(ge=1, le=256)]
     intermediate_size: Annotated[int, Field(ge=8, le=65536)]
     max_position_embeddings: Annotated[int, Field(ge=8, le=65536)]
-    """Longest sequence that the position embeddings allow, in tokens. A file may say more than a job."""
+    """Longest sequence that the model takes, in tokens. A file may say more than a job."""
+    hidden_dropout: Share = 0.1
+    attention_dropout: Share = 0.1
+    layer_norm_epsilon: Annotated[float, Field(gt=0, le=1e-2)] = 1e-12
     segment_types: Annotated[int, Field(ge=2, le=1024)] = 2
     """Segments that the table has; pretraining uses two. A file may say more."""
     vocabulary_size: Count | None = None

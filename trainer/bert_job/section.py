@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Rows = Annotated[int, Field(ge=1, le=4_194_304)]
 RowsOrAuto = Rows | Literal["auto"]
-Tokens = Annotated[int, Field(ge=8, le=4096)]
+Tokens = Annotated[int, Field(ge=8, le=8192)]
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0, le=1e6)]

@@ -22,6 +22,12 @@ _MODEL_NAMES = {
     "vocab_pad_multiple": "vocabulary_pad_multiple",
     "vocab_size": "vocabulary_size",
 }
+_DEFAULTS_OF_1 = {
+    "max_position_embeddings": 512,
+    "hidden_dropout": 0.1,
+    "attention_dropout": 0.1,
+    "layer_norm_epsilon": 1e-12,
+}
 _READ_ALONE = tuple(name for name in get_args(LayoutName) if name not in get_args(WrittenLayout))
 """Layouts that ``bert-data`` wrote once."""
 
@@ -47,7 +53,7 @@ def _from_1(document: Document) -> Document:
     """Fields got the names that they have in a job, and a stage's schedule no longer is a section."""
     found = {**document, "contract_version": 2}
     if isinstance(model := document.get("model"), dict):
-        found["model"] = {_MODEL_NAMES.get(name, name): value for name, value in model.items()}
+        found["model"] = _model({str(_MODEL_NAMES.get(name, name)): value for name, value in model.items()})
     if isinstance(document.get("optimizer"), dict):
         found["optimizer"] = _optimizer(document["optimizer"])
     start = document.get("initial_checkpoint")
@@ -58,6 +64,13 @@ def _from_1(document: Document) -> Document:
     if isinstance(stages := document.get("stages"), list):
         found["stages"] = [_stage(stage) if isinstance(stage, dict) else stage for stage in stages]
     return found
+
+
+def _model(model: Document) -> Document:
+    """Leave out of a model in a file what stood beside it by default: the file says it."""
+    if not model.get("config_file") or model.get("hidden_size") is not None:
+        return model
+    return {name: value for name, value in model.items() if name not in _DEFAULTS_OF_1 or value != _DEFAULTS_OF_1[name]}
 
 
 def _stage(stage: Document) -> Document:

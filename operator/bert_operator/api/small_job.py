@@ -42,7 +42,6 @@ _HELD_OUT_FRACTION = 0.1
 _MILLICORES, _MEMORY = 500, "3Gi"
 """Processors of a rank and memory of a pod: two workers and their launcher fit on a node with two cores and 8 GiB."""
 _LAUNCHER = MappingProxyType({"cpu": "100m", "memory": "1Gi"})
-_POSITIONS = 512
 _FABRICS = ("CUDA_", "FI_", "I_MPI_", "NCCL_", "OMPI_MCA_", "UCX_")
 """How variables begin that name devices and networks of a cluster's nodes."""
 _PLACES = ("affinity", "nodeSelector", "runtimeClassName", "tolerations", "topologySpreadConstraints")
@@ -262,16 +261,19 @@ def _shrink_model(edit: _Edit, spec: JobSpec, here: SmallJobTarget) -> None:
     architecture = presets.resolve_architecture(model)
     part.put("preset", value="tiny", why=f"{tiny.num_hidden_layers} layers x {tiny.hidden_size}")
     part.drop("configFile", *map(to_camel, presets.SIZE_FIELDS))
-    part.put("architecture", value="distilbert" if architecture == "distilbert" else None)
+    part.put("architecture", value=None if architecture == "bert" else architecture)
     lengths = [stage.pretrain.sequence_length for stage in spec.stages if stage.pretrain is not None]
     lengths += [stage.evaluate.sequence_length or 0 for stage in spec.stages if stage.evaluate is not None]
     lengths += [
-        resolve_length(stage.finetune, model.max_position_embeddings)
+        resolve_length(stage.finetune, presets.resolve_positions(model))
         for stage in spec.stages
         if stage.finetune is not None
     ]
-    if model.config_file is not None and max(lengths, default=0) > _POSITIONS:
+    of_architecture = presets.SETTINGS[architecture]["max_position_embeddings"]
+    if max(lengths, default=0) > (model.max_position_embeddings or of_architecture):
         part.put("maxPositionEmbeddings", value=max(lengths))
+    if model.config_file is not None and any(it.prepare and it.prepare.samples == "documents" for it in spec.stages):
+        part.put("objective", value="mlm", why="documents have no next sentences")
     _drop_weights(edit, spec, here, is_as_small=False)
 
 
@@ -393,6 +395,8 @@ def _read_builtin_text(edit: _Edit, spec: JobSpec, here: SmallJobTarget) -> None
     for number, stage in enumerate(spec.stages):
         part = _Part(edit, ("spec", "stages", number))
         part.put("pretrain", "shards", value=None, why=why)
+        if presets.resolve_objective(spec.model) != "mlm":
+            part.put("pretrain", "crossDocumentAttention", value=None, why="the text is made into pairs")
         keys = ("evaluate",) if stage.pretrain is None else ("pretrain", "evaluation")
         measured = stage.evaluate if stage.pretrain is None else stage.pretrain.evaluation
         if measured is None:
@@ -406,13 +410,7 @@ def _read_builtin_text(edit: _Edit, spec: JobSpec, here: SmallJobTarget) -> None
             own.drop("dataRange", why="the stages read one text, and train on this part of it")
         is_measured = is_measured or own.get("dataRange") is None
     if all(stage.prepare is None for stage in spec.stages):
-        prepare: Document = {"text": BUILTIN_TEXTS[0], "dupeFactor": 1}
-        if here.in_cluster:
-            prepare["numProcesses"] = _MAX_RANKS
-        if not has_vocabulary:
-            prepare["vocabularySize"] = _VOCABULARY_SIZE
-        if trained and all(stage.masking == "dynamic" for stage in trained):
-            prepare["masking"] = "dynamic"
+        prepare = _prepared_text(spec, here, has_vocabulary=has_vocabulary)
         edit.insert_stage({"name": _free_name(spec.stages), "prepare": prepare}, why)
         return
     first = _Part(edit, ("spec", "stages", 0, "prepare"))
@@ -420,6 +418,29 @@ def _read_builtin_text(edit: _Edit, spec: JobSpec, here: SmallJobTarget) -> None
         first.put("heldOutFraction", value=_HELD_OUT_FRACTION, why="stages measure on held-out documents")
     if not has_vocabulary:
         first.put("vocabularySize", value=min(first.get("vocabularySize") or _VOCABULARY_SIZE, _VOCABULARY_SIZE))
+
+
+def _prepared_text(spec: JobSpec, here: SmallJobTarget, *, has_vocabulary: bool) -> Document:
+    """Return a prepare stage of the builtin text for a job whose data lies elsewhere."""
+    prepare: Document = {"text": BUILTIN_TEXTS[0], "dupeFactor": 1}
+    if here.in_cluster:
+        prepare["numProcesses"] = _MAX_RANKS
+    if not has_vocabulary:
+        prepare["vocabularySize"] = _VOCABULARY_SIZE
+        if (spec.dataset.vocabulary_file or "").endswith(".json"):
+            prepare["tokenizer"] = "byte-bpe"
+    trained = [stage.pretrain for stage in spec.stages if stage.pretrain is not None]
+    if trained and all(stage.masking == "dynamic" for stage in trained):
+        prepare["masking"] = "dynamic"
+    if presets.resolve_objective(spec.model) == "mlm" and _reads_documents(spec):
+        prepare["samples"] = "documents"
+    return prepare
+
+
+def _reads_documents(spec: JobSpec) -> bool:
+    """Guess what shards elsewhere hold: no job says it but by attending across them."""
+    stages = [stage.pretrain for stage in spec.stages if stage.pretrain is not None]
+    return presets.resolve_architecture(spec.model) == "modernbert" or any(it.cross_document_attention for it in stages)
 
 
 def _overlap(one: DataRangeSpec, other: DataRangeSpec) -> bool:

@@ -18,9 +18,11 @@ What every expression has to reckon with:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from bert_job.model import PRESET_SETTINGS, PRESETS, SETTINGS
 from bert_job.section import Section
 
 
@@ -69,6 +71,36 @@ def is_pinned(place: str) -> str:
     return f"({has_cpu('pinning')} && self.cpu.pinning == '{place}')"
 
 
+def architecture(model: str) -> str:
+    """Return a CEL expression for the architecture of a model section, as ``resolve_architecture``."""
+    others = {name: f"'{size.architecture}'" for name, size in PRESETS.items() if size.architecture != "bert"}
+    return f"(has({model}.architecture) ? {model}.architecture : {_by_preset(model, others)}'bert')"
+
+
+def setting(model: str, name: str, field: str) -> str:
+    """Return a CEL expression for what every model has beside its sizes, as ``resolve_settings``.
+
+    model: a model section; name and field: the setting's, in snake_case and camelCase.
+    """
+    of_presets = {preset: str(settings[name]) for preset, settings in PRESET_SETTINGS.items() if name in settings}
+    defaults = {kind: settings[name] for kind, settings in SETTINGS.items()}
+    of_modernbert, of_others = defaults.pop("modernbert"), {*defaults.values()}
+    assert len(of_others) == 1, "the others are told apart by nothing here"
+    default = f"{architecture(model)} == 'modernbert' ? {of_modernbert} : {of_others.pop()}"
+    return f"(has({model}.{field}) ? {model}.{field} : {_by_preset(model, of_presets)}{default})"
+
+
+def _by_preset(model: str, values: Mapping[str, str]) -> str:
+    """Return the beginning of a conditional expression: some presets' values, as CEL writes them."""
+    parts = []
+    for value in dict.fromkeys(values.values()):
+        names = ", ".join(f"'{name}'" for name, of_preset in values.items() if of_preset == value)
+        parts.append(f"has({model}.preset) && {model}.preset in [{names}] ? {value} : ")
+    return "".join(parts)
+
+
+POSITIONS = setting("self.model", "max_position_embeddings", "maxPositionEmbeddings")
+"""``resolve_positions``, over the spec."""
 RANKS_PER_WORKER = (
     f"({has_cpu('ranksPerNode')} ? ({is_pinned('numa')} ? ({has_cpu('numaNodes')} ? self.cpu.numaNodes : 1) : "
     f"({has_cpu('sockets')} ? self.cpu.sockets : 1)) : (has(self.slotsPerWorker) ? self.slotsPerWorker : 1))"

@@ -15,8 +15,9 @@ from bert_job.finetuning import (
     TaskDataSpec,
     resolve_length,
 )
+from bert_job.model import resolve_positions
 from bert_job.problems import ABSENT, render_value
-from bert_job.rules.cel import RANKS_PER_WORKER, Cel
+from bert_job.rules.cel import POSITIONS, RANKS_PER_WORKER, Cel
 from bert_job.rules.rule import Rule, Violation, rule
 from bert_job.rules.stage_rules import StageView
 from bert_job.section import SPECIAL_TOKENS, Section
@@ -145,9 +146,8 @@ def name_is_free(view: StageView) -> Iterator[Violation]:
     Cel(
         TrainingSpec,
         # The positions of a model in a file are known when the run starts.
-        "has(self.model.configFile) || self.stages.all(stage, !has(stage.finetune) || "
-        "!has(stage.finetune.sequenceLength) || "
-        "stage.finetune.sequenceLength <= self.model.maxPositionEmbeddings)",
+        f"has(self.model.configFile) || [{POSITIONS}].all(longest, self.stages.all(stage, !has(stage.finetune) || "
+        "!has(stage.finetune.sequenceLength) || stage.finetune.sequenceLength <= longest))",
         subject="stages[].finetune.sequenceLength",
     ),
     allowed="at most model.maxPositionEmbeddings",
@@ -158,7 +158,7 @@ def rows_fit_model(view: StageView) -> Iterator[Violation]:
     stage, model = view.stage.finetune, view.spec.model
     if stage is None or model.config_file is not None:
         return
-    length, longest = stage.sequence_length, model.max_position_embeddings
+    length, longest = stage.sequence_length, resolve_positions(model)
     if length is not None and length > longest:
         at_most = f"at most model.maxPositionEmbeddings {longest}"
         yield Violation("finetune.sequenceLength", str(length), allowed=at_most)
@@ -214,10 +214,10 @@ def metric_is_of_task(view: StageView) -> Iterator[Violation]:
 @rule(
     Cel(
         TrainingSpec,
-        f"self.stages.all(stage, !has(stage.finetune) || !(stage.finetune.task in {_words(SPAN_TASKS)}) || "
+        f"[{POSITIONS}].all(longest, self.stages.all(stage, !has(stage.finetune) || "
+        f"!(stage.finetune.task in {_words(SPAN_TASKS)}) || "
         "stage.finetune.maxQueryLength < (has(stage.finetune.sequenceLength) ? stage.finetune.sequenceLength : "
-        f"self.model.maxPositionEmbeddings < {DEFAULT_SPAN_LENGTH} ? self.model.maxPositionEmbeddings : "
-        f"{DEFAULT_SPAN_LENGTH}) - {SPECIAL_TOKENS})",
+        f"longest < {DEFAULT_SPAN_LENGTH} ? longest : {DEFAULT_SPAN_LENGTH}) - {SPECIAL_TOKENS}))",
         subject="stages[].finetune.maxQueryLength",
     ),
     allowed="less than sequenceLength without [CLS] and two [SEP], so that a row has room for a context",
@@ -228,7 +228,7 @@ def questions_leave_room(view: StageView) -> Iterator[Violation]:
     stage = view.stage.finetune
     if stage is None or stage.task not in SPAN_TASKS:
         return
-    room = resolve_length(stage, view.spec.model.max_position_embeddings) - SPECIAL_TOKENS
+    room = resolve_length(stage, resolve_positions(view.spec.model)) - SPECIAL_TOKENS
     if stage.max_query_length >= room:
         less = f"less than {room}: sequenceLength {room + SPECIAL_TOKENS} without [CLS] and two [SEP]"
         yield Violation("finetune.maxQueryLength", str(stage.max_query_length), allowed=less)

@@ -14,6 +14,8 @@ from bert_job.problems import render_value
 from bert_job.rules.section_rule import SectionRule, exactly_one
 from bert_job.section import SPECIAL_TOKENS, Section
 
+_BYTES = 261
+
 
 def _known_builtin(field: str) -> SectionRule:
     """Refuse a builtin text that does not exist."""
@@ -88,6 +90,15 @@ PREPARATION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProx
                 allowed="compact with masking: dynamic; the others have no room for samples without masks",
                 next_step="leave it out, or write masking: static",
                 got=lambda stage: f"{stage.layout} with masking {stage.masking}",
+            ),
+            SectionRule(
+                holds=lambda stage: stage.tokenizer != "byte-bpe" or (stage.vocabulary_size or _BYTES) >= _BYTES,
+                cel="!has(self.tokenizer) || self.tokenizer != 'byte-bpe' || !has(self.vocabularySize) || "
+                f"self.vocabularySize >= {_BYTES}",
+                field="vocabularySize",
+                allowed=f"at least {_BYTES} with tokenizer: byte-bpe: every byte and five special tokens",
+                next_step="raise it; some thousands are usual",
+                got=lambda stage: str(stage.vocabulary_size),
             ),
             _pairs_only("layout", "compact", allowed="compact with samples: documents, which no other layout tells"),
             _pairs_only("recipe", None, allowed="only with samples: pairs, which are what its loader reads"),

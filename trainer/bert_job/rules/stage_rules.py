@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bert_job.evaluation import EvaluateSpec
+from bert_job.model import resolve_positions
 from bert_job.optimization import WarmupSpec
 from bert_job.pretraining import LengthSpec, PretrainSpec
 from bert_job.problems import ABSENT
-from bert_job.rules.cel import RANKS_PER_WORKER, Cel
+from bert_job.rules.cel import POSITIONS, RANKS_PER_WORKER, Cel
 from bert_job.rules.rule import Rule, Violation, rule
 from bert_job.section import SPECIAL_TOKENS, Section
 from bert_job.stages import STAGE_KINDS, Stage
@@ -47,10 +48,9 @@ def one_kind(view: StageView) -> Iterator[Violation]:
     Cel(
         TrainingSpec,
         # The positions of a model in a file are known when the run starts.
-        "has(self.model.configFile) || self.stages.all(stage, (!has(stage.pretrain) || "
-        "stage.pretrain.sequenceLength <= self.model.maxPositionEmbeddings) && (!has(stage.evaluate) || "
-        "!has(stage.evaluate.sequenceLength) || "
-        "stage.evaluate.sequenceLength <= self.model.maxPositionEmbeddings))",
+        f"has(self.model.configFile) || [{POSITIONS}].all(longest, self.stages.all(stage, (!has(stage.pretrain) || "
+        "stage.pretrain.sequenceLength <= longest) && (!has(stage.evaluate) || "
+        "!has(stage.evaluate.sequenceLength) || stage.evaluate.sequenceLength <= longest)))",
         subject="stages[].sequenceLength",
     ),
     allowed="at most model.maxPositionEmbeddings",
@@ -60,7 +60,7 @@ def sequence_fits_model(view: StageView) -> Iterator[Violation]:
     """Refuse sequences longer than the model has positions for."""
     if view.spec.model.config_file is not None:
         return
-    longest = view.spec.model.max_position_embeddings
+    longest = resolve_positions(view.spec.model)
     for kind, section in (("pretrain", view.stage.pretrain), ("evaluate", view.stage.evaluate)):
         length = None if section is None else section.sequence_length
         if length is not None and length > longest:

@@ -17,22 +17,22 @@ from bert_job.evaluation import DataRangeSpec, EvaluateSpec, EvaluationSpec
 from bert_job.model import ModelSpec
 from bert_job.pretraining import PretrainSpec
 from bert_job.problems import ABSENT, render_value
-from bert_job.rules.cel import PREPARES, Cel
+from bert_job.rules.cel import PREPARES, Cel, architecture, setting
 from bert_job.rules.rule import Rule, Violation, rule
 from bert_job.training import TrainingSpec
 
-_IN_FILE = ("preset", "architecture", *presets.SIZE_FIELDS)
+_IN_FILE = ("preset", "architecture", *presets.SIZE_FIELDS, *presets.ATTENTION_FIELDS)
 """Fields that a model's file stands for. They are empty by default, unlike those below."""
 _DEFAULTS_IN_FILE: Mapping[str, str | float] = MappingProxyType(
     {
-        name: ModelSpec.model_fields[name].default
-        for name in (
-            *("max_position_embeddings", "hidden_activation", "hidden_dropout", "attention_dropout"),
-            "initializer_range",
-        )
+        "max_position_embeddings": 512,
+        "hidden_dropout": 0.1,
+        "attention_dropout": 0.1,
+        **{name: ModelSpec.model_fields[name].default for name in ("hidden_activation", "initializer_range")},
     }
 )
-"""The others, with their defaults: the API server has written them into the job, so that they cannot be forbidden."""
+"""The others, with what the API server has written into a job: into every one the last two, and the first three as long
+as they had defaults, so that they cannot be forbidden."""
 
 
 def _resolved_size(field: str) -> str:
@@ -45,15 +45,19 @@ _HAS_SIZES = (
     "has(self.preset) || (has(self.hiddenSize) && has(self.numHiddenLayers) && "
     "has(self.numAttentionHeads) && has(self.intermediateSize))"
 )
-_IS_DISTILBERT = (
-    "(has(self.architecture) ? self.architecture == 'distilbert' : (has(self.preset) && self.preset == 'distilbert'))"
-)
+
+
+def _is_default(name: str) -> str:
+    """Return the expression that a field of ``model`` says nothing beside a file."""
+    field = f"self.{to_camel(name)}"
+    same = f"{field} == {_DEFAULTS_IN_FILE[name]!r}"
+    return same if ModelSpec.model_fields[name].default is not None else f"(!has({field}) || {same})"
 
 
 @rule(
     Cel(ModelSpec, f"has(self.configFile) || {_HAS_SIZES}"),
     allowed="a preset, or all of hiddenSize, numHiddenLayers, numAttentionHeads, intermediateSize, or configFile",
-    next_step="add the missing sizes, or preset: tiny | base | large | distilbert",
+    next_step=f"add the missing sizes, or preset: {' | '.join(presets.PRESETS)}",
 )
 def model_has_sizes(spec: TrainingSpec) -> Iterator[Violation]:
     """Refuse a model with a size that neither a preset nor the job sets."""
@@ -68,7 +72,7 @@ def model_has_sizes(spec: TrainingSpec) -> Iterator[Violation]:
         + " && ".join(
             (
                 *(f"!has(self.{to_camel(name)})" for name in _IN_FILE),
-                *(f"self.{to_camel(name)} == {default!r}" for name, default in _DEFAULTS_IN_FILE.items()),
+                *map(_is_default, _DEFAULTS_IN_FILE),
             )
         )
         + ")",
@@ -82,7 +86,7 @@ def model_has_one_source(spec: TrainingSpec) -> Iterator[Violation]:
     if spec.model.config_file is None:
         return
     given = [name for name in _IN_FILE if getattr(spec.model, name) is not None]
-    given += [name for name, default in _DEFAULTS_IN_FILE.items() if getattr(spec.model, name) != default]
+    given += [name for name, same in _DEFAULTS_IN_FILE.items() if getattr(spec.model, name) not in (None, same)]
     if given:
         others = ", ".join(map(to_camel, given))
         yield Violation("model.configFile", f"{render_value(spec.model.config_file)}, and {others} as well")
@@ -93,10 +97,11 @@ def model_has_one_source(spec: TrainingSpec) -> Iterator[Violation]:
         ModelSpec,
         # Without sizes model_has_sizes speaks; here the map would have no such key, which is an error.
         f"has(self.configFile) || !({_HAS_SIZES}) || "
-        f"{_resolved_size('hidden_size')} % {_resolved_size('num_attention_heads')} == 0",
+        f"{_resolved_size('hidden_size')} % ({_resolved_size('num_attention_heads')} * "
+        f"({architecture('self')} == 'modernbert' ? 2 : 1)) == 0",
         "numAttentionHeads",
     ),
-    allowed="a divisor of hiddenSize",
+    allowed="a divisor of hiddenSize; of its half for modernbert, whose rotary positions turn features in pairs",
     next_step="published models have hiddenSize = 64 x numAttentionHeads",
 )
 def heads_divide_hidden_size(spec: TrainingSpec) -> Iterator[Violation]:
@@ -104,31 +109,53 @@ def heads_divide_hidden_size(spec: TrainingSpec) -> Iterator[Violation]:
     if spec.model.config_file is not None or presets.missing_sizes(spec.model):
         return
     size = presets.resolve_size(spec.model)
-    if size.hidden_size % size.num_attention_heads:
-        yield Violation(
-            "model.numAttentionHeads",
-            str(size.num_attention_heads),
-            allowed=f"a divisor of hiddenSize {size.hidden_size}",
-        )
+    in_pairs = size.architecture == "modernbert"
+    if size.hidden_size % (size.num_attention_heads * (2 if in_pairs else 1)):
+        of_what = f"half of hiddenSize {size.hidden_size}" if in_pairs else f"hiddenSize {size.hidden_size}"
+        yield Violation("model.numAttentionHeads", str(size.num_attention_heads), allowed=f"a divisor of {of_what}")
 
 
 @rule(
-    Cel(ModelSpec, f"!({_IS_DISTILBERT} && has(self.objective) && self.objective == 'mlm+nsp')", "objective"),
-    allowed="mlm, since distilbert has no pooler to predict a next sentence from",
+    Cel(
+        ModelSpec,
+        f"!has(self.objective) || self.objective != 'mlm+nsp' || {architecture('self')} == 'bert'",
+        "objective",
+    ),
+    allowed="mlm, since only architecture bert has a pooler to predict a next sentence from",
     next_step="leave the field out, or choose architecture: bert",
 )
 def objective_fits_architecture(spec: TrainingSpec) -> Iterator[Violation]:
     """Refuse next-sentence prediction without a pooler."""
-    if presets.resolve_architecture(spec.model) == "distilbert" and spec.model.objective == "mlm+nsp":
+    if presets.resolve_architecture(spec.model) != "bert" and spec.model.objective == "mlm+nsp":
         yield Violation("model.objective", '"mlm+nsp"')
+
+
+@rule(
+    Cel(
+        ModelSpec,
+        "!("
+        + " || ".join(f"has(self.{to_camel(name)})" for name in presets.ATTENTION_FIELDS)
+        + f") || {architecture('self')} == 'modernbert'",
+    ),
+    allowed=f"{', '.join(map(to_camel, presets.ATTENTION_FIELDS))} for architecture modernbert alone",
+    next_step="leave them out, or choose architecture: modernbert",
+)
+def windows_are_of_modernbert(spec: TrainingSpec) -> Iterator[Violation]:
+    """Refuse windows and rotary positions of models that have neither."""
+    if presets.resolve_architecture(spec.model) == "modernbert":
+        return
+    for name in presets.ATTENTION_FIELDS:
+        if (given := getattr(spec.model, name)) is not None:
+            yield Violation(f"model.{to_camel(name)}", str(given))
 
 
 @rule(
     Cel(
         TrainingSpec,
         "!self.stages.exists(stage, has(stage.export) && stage.export.format == 'tensorflow') || "
-        f"(!{_IS_DISTILBERT.replace('self.', 'self.model.')} && "
-        f"self.model.layerNormEpsilon == {presets.TENSORFLOW_LAYER_NORM_EPSILON})",
+        f"({architecture('self.model')} == 'bert' && "
+        f"{setting('self.model', 'layer_norm_epsilon', 'layerNormEpsilon')} == "
+        f"{presets.TENSORFLOW_LAYER_NORM_EPSILON})",
         "stages",
     ),
     allowed="tensorflow for architecture: bert and layerNormEpsilon "
@@ -270,7 +297,7 @@ def _makes(spec: TrainingSpec, samples: SamplesOf) -> bool:
     Cel(
         TrainingSpec,
         f"!{_MAKES_DOCUMENTS} || (has(self.model.objective) ? self.model.objective == 'mlm' : "
-        f"(has(self.model.configFile) || {_IS_DISTILBERT.replace('self.', 'self.model.')})) || "
+        f"(has(self.model.configFile) || {architecture('self.model')} != 'bert')) || "
         "self.stages.all(stage, !has(stage.pretrain) || has(stage.pretrain.shards))",
         subject="model.objective",
     ),
@@ -411,6 +438,17 @@ def engine_computes_the_precision(spec: TrainingSpec) -> Iterator[Violation]:
 
 
 @rule(
+    Cel(TrainingSpec, f"self.engine != 'ort' || {architecture('self.model')} != 'modernbert'", "engine"),
+    allowed="eager for architecture modernbert",
+    next_step="leave the field out",
+)
+def engine_computes_the_model(spec: TrainingSpec) -> Iterator[Violation]:
+    """Refuse models whose training is no graph of ONNX Runtime's."""
+    if spec.engine == "ort" and presets.resolve_architecture(spec.model) == "modernbert":
+        yield Violation("engine", '"ort"')
+
+
+@rule(
     Cel(TrainingSpec, "self.engine != 'ort' || !self.activationCheckpointing", "activationCheckpointing"),
     allowed="false with engine ort, whose graph keeps what its backward pass needs",
     next_step="leave it out and lower microBatchSize, or write engine: eager",
@@ -456,6 +494,7 @@ MODEL_RULES: tuple[Rule[TrainingSpec], ...] = (
     model_has_one_source,
     heads_divide_hidden_size,
     objective_fits_architecture,
+    windows_are_of_modernbert,
 )
 TRAINING_RULES: tuple[Rule[TrainingSpec], ...] = (
     *MODEL_RULES,
@@ -470,6 +509,7 @@ TRAINING_RULES: tuple[Rule[TrainingSpec], ...] = (
     evaluation_has_data,
     parts_are_not_trained_on,
     engine_computes_the_precision,
+    engine_computes_the_model,
     engine_keeps_activations,
     profiled_stage_trains,
     exact_arithmetic_is_not_compressed,

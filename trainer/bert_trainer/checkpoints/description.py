@@ -26,7 +26,6 @@ MAX_PADDING_ROWS = 4096
 _FORMATS = get_args(InitialCheckpointSpec.model_fields["format"].annotation)
 _MODEL_FILES = ("bert_config.json", "config.json")
 _RUN_FILE = "run-config.json"
-_PUBLISHED_EPSILON = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ def describe_model(folder: Path, vocabulary_file: Path | None, model_file: Path 
             "tokenizer.json that the weights were trained with",
             hint="name it, as --vocabulary-file vocab.txt",
         )
-    wanted = ModelFile(config_file=str(file), layer_norm_epsilon=_PUBLISHED_EPSILON, vocabulary_pad_multiple=8)
+    wanted = ModelFile(config_file=str(file), vocabulary_pad_multiple=8)
     return Described(read_model_file(wanted), file, vocabulary)
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bert_job.model import ARCHITECTURES
 from bert_job.tasks import Kind
 from bert_trainer.checkpoints.model_card import (
-    ARCHITECTURES,
     NO_LICENCE,
     ModelFacts,
     Row,

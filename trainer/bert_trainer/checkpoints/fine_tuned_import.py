@@ -16,6 +16,7 @@ import torch
 from bert_job.foreign_text import one_line, printable
 from bert_job.tasks import Kind
 from bert_trainer.checkpoints.description import Described, find_description, read_vocabulary_of
+from bert_trainer.checkpoints.huggingface_export import CLASS_PREFIXES
 from bert_trainer.checkpoints.huggingface_import import read_model_folder
 from bert_trainer.checkpoints.weight_matching import MatchedWeights, Source, copy_tensors, match_weights
 from bert_trainer.config.json_files import read_json_file
@@ -26,9 +27,7 @@ from bert_trainer.tasks.catalog import TASKS, Task
 from bert_trainer.tasks.tables import MAX_CLASSES
 
 _CLASSES = {
-    f"{family}For{what}": what
-    for family in ("Bert", "DistilBert")
-    for what in ("SequenceClassification", "QuestionAnswering")
+    f"{family}For{what}": what for family in CLASS_PREFIXES for what in ("SequenceClassification", "QuestionAnswering")
 }
 _PROBLEMS: Mapping[object, Kind] = {"single_label_classification": "classification", "regression": "regression"}
 _DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "qa_dropout")
@@ -108,6 +107,12 @@ def _read_head(file: Path) -> tuple[Task, float | None]:
     given = next((settings[key] for key in _DROPOUTS if settings.get(key) is not None), None)
     if given is not None and not (isinstance(given, int | float) and 0 <= given < 1):
         raise InputError(f"{printable(file)}: dropout before the head: got {given!r:.100}; allowed: 0 to below 1")
+    if settings.get("classifier_pooling", "cls") != "cls" and what == "SequenceClassification":
+        raise InputError(
+            f"{printable(file)}: classifier_pooling: got {settings['classifier_pooling']!r:.100}; allowed: 'cls', rows "
+            "scored by their first token",
+            hint="fine-tune the pretrained model here, or with that setting",
+        )
     dropout = None if given is None else float(given)
     if what == "QuestionAnswering":
         return TASKS["spans"], dropout

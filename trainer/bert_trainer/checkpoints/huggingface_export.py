@@ -1,17 +1,20 @@
 """The trained model as Hugging Face stores one, and the mapping of parameter names.
 
 ``config.json`` and ``model.safetensors``, which ``transformers`` loads as ``BertForPreTraining`` (or
-``BertForMaskedLM``, ``DistilBertForMaskedLM``), and a fine-tuned model as ``...ForSequenceClassification`` or
-``...ForQuestionAnswering``. Does not import transformers; ``tokenizer_files`` writes what belongs beside them.
+``BertForMaskedLM``, ``DistilBertForMaskedLM``, ``ModernBertForMaskedLM``), and a fine-tuned model as
+``...ForSequenceClassification`` or ``...ForQuestionAnswering``. Does not import transformers; ``tokenizer_files``
+writes what belongs beside them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -67,7 +70,47 @@ _DISTILBERT_LAYER_NAMES = {
     "ffn_out": "ffn.lin2",
     "ffn_norm": "output_layer_norm",
 }
-_SPANS_HEAD = "qa_outputs"
+_MODERNBERT_NAMES = {
+    "embeddings.tokens": "model.embeddings.tok_embeddings",
+    "embeddings.norm": "model.embeddings.norm",
+    "final_norm": "model.final_norm",
+    "mlm_transform": "head.dense",
+    "mlm_norm": "head.norm",
+    "mlm_bias": "decoder.bias",
+    "head": "classifier",
+}
+_MODERNBERT_LAYER_NAMES = {
+    "attention_norm": "attn_norm",
+    "qkv": "attn.Wqkv",
+    "attention_output": "attn.Wo",
+    "ffn_norm": "mlp_norm",
+    "ffn_in": "mlp.Wi",
+    "ffn_out": "mlp.Wo",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """How transformers names one architecture's classes and parameters."""
+
+    classes: str
+    """How the names of its classes begin."""
+    names: Mapping[str, str]
+    layer_names: Mapping[str, str]
+    layers: str
+    spans_head: str = "qa_outputs"
+
+
+_FAMILIES: Mapping[str, _Family] = MappingProxyType(
+    {
+        "bert": _Family("Bert", _BERT_NAMES, _BERT_LAYER_NAMES, "bert.encoder.layer"),
+        "distilbert": _Family("DistilBert", _DISTILBERT_NAMES, _DISTILBERT_LAYER_NAMES, "distilbert.transformer.layer"),
+        "modernbert": _Family(
+            "ModernBert", _MODERNBERT_NAMES, _MODERNBERT_LAYER_NAMES, "model.layers", spans_head="classifier"
+        ),
+    }
+)
+CLASS_PREFIXES = tuple(family.classes for family in _FAMILIES.values())
 _PROBLEMS: dict[Kind, str] = {"classification": "single_label_classification", "regression": "regression"}
 _RATING = "rating"
 """What the one number of a regression is called; pipelines print it."""
@@ -75,19 +118,14 @@ _RATING = "rating"
 
 def huggingface_name(name: str, architecture: str, *, spans: bool = False) -> str:
     """Translate one of our parameter names, for example ``layers.3.ffn_in.weight``. spans: the head is one of spans."""
-    distilbert = architecture == "distilbert"
-    names, layer_names, layers = (
-        (_DISTILBERT_NAMES, _DISTILBERT_LAYER_NAMES, "distilbert.transformer.layer")
-        if distilbert
-        else (_BERT_NAMES, _BERT_LAYER_NAMES, "bert.encoder.layer")
-    )
-    if name in names:  # a bare parameter, without .weight or .bias of its own
-        return names[name]
+    family = _FAMILIES[architecture]
+    if name in family.names:  # a bare parameter, without .weight or .bias of its own
+        return family.names[name]
     stem, kind = name.rsplit(".", 1)
     match = re.fullmatch(r"layers\.(\d+)\.(\w+)", stem)
     if match is None:
-        return f"{_SPANS_HEAD if spans and stem == 'head' else names[stem]}.{kind}"
-    return f"{layers}.{match[1]}.{layer_names[match[2]]}.{kind}"
+        return f"{family.spans_head if spans and stem == 'head' else family.names[stem]}.{kind}"
+    return f"{family.layers}.{match[1]}.{family.layer_names[match[2]]}.{kind}"
 
 
 def naming_of(model: EncoderParameters) -> Callable[[str], str]:
@@ -109,19 +147,14 @@ def huggingface_tensors(model: Bert | TaskModel, left_out: Collection[str] = ())
 def huggingface_config(model: Bert | TaskModel, labels: Sequence[str] = ()) -> dict[str, Any]:
     """Return the content of ``config.json``. labels: the classes' names by number, of a fine-tuned classifier."""
     if isinstance(model, TaskModel):
-        return _of_class(_task_class(model), model) | _head_config(model, labels)
-    if model.config.architecture == "distilbert":
-        return _of_class("DistilBertForMaskedLM", model)
-    return _of_class("BertForPreTraining" if model.nsp is not None else "BertForMaskedLM", model)
+        purpose = "QuestionAnswering" if model.head_config.kind == "spans" else "SequenceClassification"
+        return _of_class(purpose, model) | _head_config(model, labels)
+    return _of_class("MaskedLM" if model.nsp is None else "PreTraining", model)
 
 
-def _of_class(name: str, model: EncoderParameters) -> dict[str, Any]:
+def _of_class(purpose: str, model: EncoderParameters) -> dict[str, Any]:
+    name = f"{_FAMILIES[model.config.architecture].classes}For{purpose}"
     return {"architectures": [name], **encoder_settings(model)}
-
-
-def _task_class(model: TaskModel) -> str:
-    family = "DistilBert" if model.config.architecture == "distilbert" else "Bert"
-    return f"{family}For{'QuestionAnswering' if model.head_config.kind == 'spans' else 'SequenceClassification'}"
 
 
 def _head_config(model: TaskModel, labels: Sequence[str]) -> dict[str, Any]:
@@ -130,7 +163,8 @@ def _head_config(model: TaskModel, labels: Sequence[str]) -> dict[str, Any]:
     if model.config.architecture == "distilbert":
         settings: dict[str, Any] = {"qa_dropout" if kind == "spans" else "seq_classif_dropout": dropout}
     else:
-        settings = {} if kind == "spans" else {"classifier_dropout": dropout}
+        is_of_bert = model.config.architecture == "bert"
+        settings = {} if kind == "spans" and is_of_bert else {"classifier_dropout": dropout}
     if kind == "spans":
         return settings
     names = [_RATING] if kind == "regression" else list(labels)
@@ -161,6 +195,8 @@ def encoder_settings(model: EncoderParameters) -> dict[str, Any]:
             "sinusoidal_pos_embds": False,
             "vocab_size": model.vocabulary_size,
         }
+    if config.architecture == "modernbert":
+        return _modernbert_settings(model)
     return {
         "model_type": "bert",
         "attention_probs_dropout_prob": config.attention_dropout,
@@ -178,6 +214,44 @@ def encoder_settings(model: EncoderParameters) -> dict[str, Any]:
     }
 
 
+def _modernbert_settings(model: EncoderParameters) -> dict[str, Any]:
+    """Return the same of ModernBERT: attention in the words of transformers 5, and in those of 4.48 and later."""
+    config = model.config
+    every = config.global_attention_every or 1
+    kinds = ["sliding_attention" if number % every else "full_attention" for number in range(config.num_hidden_layers)]
+    thetas = {"full_attention": config.global_rope_theta, "sliding_attention": config.local_rope_theta}
+    return {
+        "model_type": "modernbert",
+        "attention_bias": False,
+        "attention_dropout": config.attention_dropout,
+        "classifier_activation": config.hidden_activation,
+        "classifier_bias": False,
+        "classifier_pooling": "cls",
+        "decoder_bias": True,
+        "embedding_dropout": config.hidden_dropout,
+        "global_attn_every_n_layers": every,
+        "global_rope_theta": config.global_rope_theta,
+        "hidden_activation": config.hidden_activation,
+        "hidden_size": config.hidden_size,
+        "initializer_cutoff_factor": 2.0,
+        "initializer_range": config.initializer_range,
+        "intermediate_size": config.intermediate_size,
+        "layer_types": kinds,
+        "local_attention": config.attention_window,
+        "local_rope_theta": config.local_rope_theta,
+        "max_position_embeddings": config.max_position_embeddings,
+        "mlp_bias": False,
+        "mlp_dropout": config.hidden_dropout,
+        "norm_bias": False,
+        "norm_eps": config.layer_norm_epsilon,
+        "num_attention_heads": config.num_attention_heads,
+        "num_hidden_layers": config.num_hidden_layers,
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()},
+        "tie_word_embeddings": True,
+        "vocab_size": model.vocabulary_size,
+    }
+
+
 def write_config(
     model: Bert | TaskModel,
     vocabulary: Vocabulary,
@@ -187,9 +261,12 @@ def write_config(
 ) -> None:
     """Write ``config.json``. labels: as for ``huggingface_config``; left_out: as for ``write_weights``."""
     config = {**huggingface_config(model, labels), "pad_token_id": vocabulary.pad_id}
+    if model.config.architecture == "modernbert":
+        # Its class has numbers of its own for them, which a smaller vocabulary does not have.
+        config |= dict.fromkeys(("bos_token_id", "cls_token_id"), vocabulary.cls_id)
+        config |= dict.fromkeys(("eos_token_id", "sep_token_id"), vocabulary.sep_id)
     if "mlm_bias" in left_out:
-        family = "DistilBert" if model.config.architecture == "distilbert" else "Bert"
-        config["architectures"] = [f"{family}Model"]
+        config["architectures"] = [f"{_FAMILIES[model.config.architecture].classes}Model"]
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 

@@ -1,9 +1,9 @@
 """Import of a Hugging Face model folder, the inverse of ``huggingface_export``.
 
 Reads ``config.json`` with ``model.safetensors`` or ``pytorch_model.bin``, whole or in parts, as ``save_pretrained`` of
-``BertForPreTraining``, ``BertForMaskedLM``, ``BertModel`` or ``DistilBertForMaskedLM`` writes them, or one of the
-fine-tuned classes in ``fine_tuned_import``. Downloads nothing, runs no code that a file may hold, and leaves it to
-``weight_matching`` whether the tensors fit.
+``BertForPreTraining``, ``BertForMaskedLM``, ``BertModel``, ``DistilBertForMaskedLM`` or ``ModernBertForMaskedLM``
+writes them, or one of the fine-tuned classes in ``fine_tuned_import``. Downloads nothing, runs no code that a file may
+hold, and leaves it to ``weight_matching`` whether the tensors fit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from bert_trainer.checkpoints.huggingface_export import encoder_settings, naming
 from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
 from bert_trainer.checkpoints.weight_matching import NEXT_SENTENCE, by_our_names, max_elements
 from bert_trainer.config.json_files import read_json_file
-from bert_trainer.config.model_file import FIXED, read_activation
+from bert_trainer.config.model_file import fixed_settings, read_activation, read_modern_attention
 from bert_trainer.errors import InputError
 from bert_trainer.model.layers import EncoderParameters
 
@@ -34,12 +35,31 @@ _TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
     "vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight",
+    "decoder.weight": "model.embeddings.tok_embeddings.weight",
 }
-_TABLE = "embeddings.word_embeddings.weight"
-_MODULES = {"bert": ("embeddings", "encoder", "pooler"), "distilbert": ("embeddings", "transformer")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the tensors of one architecture stand in a file of transformers."""
+
+    prefix: str
+    """Of the encoder's names."""
+    modules: Collection[str]
+    """First words of them behind it."""
+    table: str = "embeddings.word_embeddings.weight"
+    """The token table, behind the prefix."""
+
+
+_LAYOUTS = {
+    "bert": _Layout("bert.", ("embeddings", "encoder", "pooler")),
+    "distilbert": _Layout("distilbert.", ("embeddings", "transformer")),
+    "modernbert": _Layout("model.", ("embeddings", "layers", "final_norm"), "embeddings.tok_embeddings.weight"),
+}
 _OURS = (
     *("bert.", "cls.predictions.", "cls.seq_relationship."),
     *("distilbert.", "vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
+    *("model.", "head.", "decoder."),
 )
 """How names begin that no other head has."""
 _POSITION_NUMBERS = "embeddings.position_ids"
@@ -50,8 +70,13 @@ _SETTINGS = {
     "n_heads": "model.num_attention_heads",
     "hidden_act": "model.hidden_activation",
     "activation": "model.hidden_activation",
+    "hidden_activation": "model.hidden_activation",
     "layer_norm_eps": "model.layer_norm_epsilon",
+    "local_attention": "model.attention_window",
+    "norm_eps": "model.layer_norm_epsilon",
 }
+
+_ACTIVATIONS = ("activation", "hidden_act", "hidden_activation")
 
 
 def read_model_folder(path: Path, model: EncoderParameters) -> tuple[dict[str, Tensor], Callable[[str], str]]:
@@ -85,17 +110,18 @@ class Wrapping:
     @classmethod
     def find(cls, path: Path, names: Iterable[str], architecture: str) -> Wrapping:
         """Detect the prefix by the token table's name. Raises InputError if there are several encoders."""
-        prefix = f"{architecture}."
-        found = [name.removesuffix(_TABLE) for name in names if f".{name}".endswith(f".{_TABLE}")]
+        layout = _LAYOUTS[architecture]
+        prefix, table = layout.prefix, layout.table
+        found = [name.removesuffix(table) for name in names if f".{name}".endswith(f".{table}")]
         # Where nothing is found, all that is missing is named.
         root = next((known for known in (prefix, "") if known in found), found[0] if len(found) == 1 else prefix)
         if len(found) > 1 and root not in found:
-            listed = ", ".join(printable(f"{name}{_TABLE}")[:200] for name in found[:5])
+            listed = ", ".join(printable(f"{name}{table}")[:200] for name in found[:5])
             raise InputError(
                 f"{path}: got {len(found)} token tables ({listed}); allowed: one, of the encoder to start from",
                 hint="save that encoder alone, with save_pretrained",
             )
-        return cls(prefix, root, root.removesuffix(prefix), _MODULES[architecture])
+        return cls(prefix, root, root.removesuffix(prefix), layout.modules)
 
     def unwrap(self, name: str) -> str:
         """Return the transformers name of a tensor in this file; one outside the model keeps its name."""
@@ -154,7 +180,7 @@ def check_settings(path: Path, model: EncoderParameters) -> None:
         InputError: they do, or cannot be read.
     """
     settings = read_json_file(path)
-    for key, allowed in FIXED.items():
+    for key, allowed in fixed_settings(model.config.architecture).items():
         if settings.get(key, allowed) != allowed:
             raise InputError(
                 f"{path}: {key}: got {settings[key]!r:.100}; allowed: {allowed!r}, which is all that is computed here",
@@ -162,12 +188,39 @@ def check_settings(path: Path, model: EncoderParameters) -> None:
             )
     wanted = encoder_settings(model)
     for key in _SETTINGS.keys() & wanted.keys() & settings.keys():
-        got = read_activation(settings, key) if key in ("hidden_act", "activation") else settings[key]
+        got = read_activation(settings, key) if key in _ACTIVATIONS else settings[key]
         if got != wanted[key]:
             raise InputError(
                 f"{path}: {key}: got {got!r:.100}; allowed: {wanted[key]!r}, this run's",
                 hint=f"set {_SETTINGS[key]} to what that model was trained with, or start from another one",
             )
+    if model.config.architecture == "modernbert":
+        _check_attention(path, settings, model)
+
+
+def _check_attention(path: Path, settings: Mapping[str, Any], model: EncoderParameters) -> None:
+    try:
+        found = _attention_of_layers(read_modern_attention(settings), model)
+    except ValueError as error:
+        raise InputError(f"{path}: {printable(str(error))}", hint="start from another model") from None
+    for number, (got, wanted) in enumerate(zip(found, _attention_of_layers(dict(model.config), model), strict=True)):
+        if got != wanted:
+            raise InputError(
+                f"{path}: layer {number}: got {got}; allowed: {wanted}, this run's",
+                hint="set globalAttentionEvery, globalRopeTheta and localRopeTheta of model to that model's, "
+                "or start from another one",
+            )
+
+
+def _attention_of_layers(config: Mapping[str, Any], model: EncoderParameters) -> list[str]:
+    """Return for every layer whether it has a window, and its rotary base."""
+    every = config["global_attention_every"]
+    return [
+        f"a window, theta {config['local_rope_theta']:g}"
+        if number % every
+        else f"theta {config['global_rope_theta']:g}"
+        for number in range(model.config.num_hidden_layers)
+    ]
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:

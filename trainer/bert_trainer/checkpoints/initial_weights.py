@@ -44,7 +44,11 @@ from bert_trainer.model.task_model import HEAD_PREFIX
 from bert_trainer.parallel.flat_parameters import FlatParameters
 
 # Settings that change what the same tensors compute.
-_SETTINGS = ("architecture", "num_attention_heads", "hidden_activation")
+# Not the rotary bases, which are raised on purpose where rows become longer.
+_SETTINGS = (
+    *("architecture", "num_attention_heads", "hidden_activation"),
+    *("attention_window", "global_attention_every"),
+)
 
 Reader = Callable[[Path, Bert, str], Source]
 """Reads what lies at a path for a model: ``weights``, ``weightsAndOptimizer``, or ``none`` to verify alone."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from bert_job.model import ARCHITECTURES, Architecture
 from bert_trainer.dataset.tokens.byte_bpe import ByteBpe
 from bert_trainer.dataset.tokens.wordpiece_settings import WordPieceSettings
 
@@ -83,7 +84,7 @@ class ModelFacts:
     name: str
     form: str
     """Format of the export."""
-    architecture: str
+    architecture: Architecture
     objective: str
     lower_case: bool
     sizes: Sequence[Row]
@@ -101,14 +102,15 @@ class ModelFacts:
 
 def render_card(facts: ModelFacts) -> str:
     """Return the content of ``README.md``."""
-    heads = "the masked-LM and the next-sentence head" if facts.objective == "mlm+nsp" else "the masked-LM head"
+    with_pairs = facts.objective == "mlm+nsp"
+    heads = "the masked-LM and the next-sentence head" if with_pairs else "the masked-LM head"
     name, case = escape(facts.name), facts.tokenizer.describe(facts.lower_case)
     parts = [
         front_matter(_metadata(facts)),
         f"# {name}",
         f"A {ARCHITECTURES[facts.architecture]} encoder with {heads}, pretrained on {escape(facts.data_name)}. "
         f"Text is {case}. It has been trained for no task but pretraining.",
-        f"## Use\n\n{_USES[facts.form]}",
+        f"## Use\n\n{_USES[facts.form].replace('PURPOSE', 'PreTraining' if with_pairs else 'MaskedLM')}",
         f"## Sizes\n\n{table(('', ''), facts.sizes)}",
         f"## Data\n\n{table(('', ''), facts.data)}",
         f"## Training\n\n{training_table(facts.stages)}",
@@ -140,16 +142,15 @@ def one_line(text: str) -> str:
     return line if len(line) <= _MAX_NAME else line[: _MAX_NAME - 1] + "…"
 
 
-ARCHITECTURES = {"bert": "BERT", "distilbert": "DistilBERT"}
 _TAGS = {"huggingface": ["transformers"], "onnx": ["onnx"], "tensorflow": ["tensorflow"]}
 _USES: Mapping[str, str] = {
     "huggingface": """```python
-from transformers import AutoModelForPreTraining, AutoTokenizer, pipeline
+from transformers import AutoModelForPURPOSE, AutoTokenizer, pipeline
 
 folder = "."  # this folder
 fill_mask = pipeline("fill-mask", model=folder)
 print(fill_mask("a sentence with a [MASK] in it"))
-tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForPreTraining.from_pretrained(folder)
+tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForPURPOSE.from_pretrained(folder)
 ```""",
     "onnx": """```python
 import numpy as np

@@ -47,7 +47,7 @@ def write_onnx_model(model: Bert | TaskModel, folder: Path) -> None:
 
 def _outputs_of(model: Bert | TaskModel) -> Sequence[str]:
     if isinstance(model, TaskModel):
-        return ["start_logits", "end_logits"] if model.pooler is None else ["logits"]
+        return ["logits"] if model.scores_rows else ["start_logits", "end_logits"]
     pairs = [] if model.nsp is None else ["seq_relationship_logits"]
     return ["prediction_logits", *pairs, "last_hidden_state"]
 
@@ -69,9 +69,9 @@ class _Graph(nn.Module):
         segments_BT = input_ids if token_type_ids is None else token_type_ids
         x_BTD = self.encoder(input_ids, segments_BT, positions_T, bias_BT[:, None, None, :], None)
         if isinstance(self.model, TaskModel):
-            of_tokens = self.model.pooler is None
-            scores = self.model.head(self.model.pool(x_BTD if of_tokens else x_BTD[:, 0]))
-            return scores.unbind(-1) if of_tokens else (scores,)
+            of_rows = self.model.scores_rows
+            scores = self.model.head(self.model.pool(x_BTD[:, 0] if of_rows else x_BTD))
+            return (scores,) if of_rows else scores.unbind(-1)
         pairs = () if self.model.nsp is None else (classify_pairs(self.model, x_BTD[:, 0]),)
         return self.model.masked_lm_logits(x_BTD), *pairs, x_BTD
 

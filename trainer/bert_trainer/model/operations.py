@@ -1,4 +1,4 @@
-"""BERT's mathematics in tensor operations, once for every backend but the one made of C++ kernels.
+"""The mathematics of BERT and ModernBERT in tensor operations, once for every backend but the one made of C++ kernels.
 
 ``backends.eager`` runs it as it is, ``backends.gpu.functions`` compiled, ``padded`` as the graph of ONNX Runtime and of
 an ONNX file. They differ in how rows are attended to and what drops features, which they pass in, and in the types of
@@ -11,7 +11,7 @@ the padded vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor, nn
 
 from bert_trainer.model.batch import IGNORED_LABEL
-from bert_trainer.model.layers import Embeddings, Layer
+from bert_trainer.model.layers import BertLayer, Embeddings, ModernLayer
 from bert_trainer.model.precision import at_least_fp32
 
 AFTER_ATTENTION, AFTER_FFN = 1, 2
@@ -30,18 +30,18 @@ class Linear(NamedTuple):
     """Weight (out, in) and bias (out,) of a product."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
 
 
 class Norm(NamedTuple):
     """Gain and bias of a LayerNorm, (D,)."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
 
 
 class LayerWeights(NamedTuple):
-    """Parameters of one encoder layer, as they are stored."""
+    """Parameters of one encoder layer of BERT, as they are stored."""
 
     query: Linear
     key: Linear
@@ -51,6 +51,17 @@ class LayerWeights(NamedTuple):
     ffn_in: Linear
     ffn_out: Linear
     ffn_norm: Norm
+
+
+class ModernLayerWeights(NamedTuple):
+    """Parameters of one encoder layer of ModernBERT, as they are stored."""
+
+    attention_norm: Norm | None
+    qkv: Linear
+    attention_output: Linear
+    ffn_norm: Norm
+    ffn_in: Linear
+    ffn_out: Linear
 
 
 def linear_of(module: nn.Linear) -> Linear:
@@ -63,7 +74,7 @@ def norm_of(module: nn.LayerNorm) -> Norm:
     return Norm(module.weight, module.bias)
 
 
-def weights_of(layer: Layer) -> LayerWeights:
+def weights_of(layer: BertLayer) -> LayerWeights:
     """Return a layer's parameters: tensors alone, so that one compiled function serves all layers."""
     return LayerWeights(
         query=linear_of(layer.query),
@@ -77,16 +88,24 @@ def weights_of(layer: Layer) -> LayerWeights:
     )
 
 
-class LayerConfig(Protocol):
-    """What is the same in all layers."""
+def modern_weights_of(layer: ModernLayer) -> ModernLayerWeights:
+    """Return a layer's parameters, as ``weights_of``."""
+    return ModernLayerWeights(
+        attention_norm=None if layer.attention_norm is None else norm_of(layer.attention_norm),
+        qkv=linear_of(layer.qkv),
+        attention_output=linear_of(layer.attention_output),
+        ffn_norm=norm_of(layer.ffn_norm),
+        ffn_in=linear_of(layer.ffn_in),
+        ffn_out=linear_of(layer.ffn_out),
+    )
+
+
+class ModernLayerConfig(Protocol):
+    """What is the same in all layers of ModernBERT."""
 
     @property
     def hidden_dropout(self) -> float:
         """Probability that a feature is dropped."""
-
-    @property
-    def drops_attention_output(self) -> bool:
-        """Whether features are dropped behind attention too."""
 
     @property
     def approximate(self) -> str:
@@ -97,6 +116,14 @@ class LayerConfig(Protocol):
         """Of LayerNorm."""
 
 
+class LayerConfig(ModernLayerConfig, Protocol):
+    """What is the same in all layers of BERT."""
+
+    @property
+    def drops_attention_output(self) -> bool:
+        """Whether features are dropped behind attention too."""
+
+
 Attend = Callable[[Tensor], Tensor]
 """Self-attention inside rows, with the projections to queries, keys and values: (N, D) to (N, D)."""
 Drop = Callable[[Tensor, int, float], Tensor]
@@ -105,7 +132,9 @@ Drop = Callable[[Tensor, int, float], Tensor]
 
 def sum_embeddings(embeddings: Embeddings, tokens: Tensor, positions: Tensor, segments: Tensor) -> Tensor:
     """Return the sum of token, position and segment embeddings, normalised, (..., D), of int64 (...)."""
-    x: Tensor = embeddings.tokens(tokens) + embeddings.positions(positions)
+    x: Tensor = embeddings.tokens(tokens)
+    if embeddings.positions is not None:
+        x = x + embeddings.positions(positions)
     if embeddings.segments is not None:
         x = x + embeddings.segments(segments)
     return embeddings.norm(at_least_fp32(x))  # type: ignore[no-any-return]
@@ -128,9 +157,7 @@ def encode_layer(
         The same shape, or (K, D), in the type of ``x_ND``.
     """
     y_ND, dtype = attend(x_ND), x_ND.dtype
-    if output_index_K is not None:
-        # Everything behind attention works on single tokens: the rest of the layer is computed for K of them.
-        x_ND, y_ND = (z.flatten(0, -2).index_select(0, output_index_K) for z in (x_ND, y_ND))
+    x_ND, y_ND = _select(output_index_K, x_ND, y_ND)
     y_ND = linear(y_ND, w.attention_output)
     if config.drops_attention_output:
         y_ND = drop(y_ND, AFTER_ATTENTION, config.hidden_dropout)
@@ -138,6 +165,54 @@ def encode_layer(
     inner_NF = F.gelu(linear(x_ND, w.ffn_in), approximate=config.approximate)
     y_ND = drop(linear(inner_NF, w.ffn_out), AFTER_FFN, config.hidden_dropout)
     return _as_type(layer_norm(at_least_fp32(x_ND) + y_ND, w.ffn_norm, config.epsilon), dtype)
+
+
+def encode_modern_layer(
+    x_ND: Tensor,
+    w: ModernLayerWeights,
+    config: ModernLayerConfig,
+    attend: Attend,
+    drop: Drop,
+    output_index_K: Tensor | None,
+) -> Tensor:
+    """Compute a pre-LayerNorm encoder layer with a gated feed-forward part (Warner et al. 2024, section 2).
+
+    Arguments and result are those of ``encode_layer``; ``attend`` rotates queries and keys and heeds the window.
+    """
+    dtype = x_ND.dtype
+    y_ND = x_ND if w.attention_norm is None else _as_type(layer_norm(x_ND, w.attention_norm, config.epsilon), dtype)
+    x_ND, y_ND = _select(output_index_K, x_ND, attend(y_ND))
+    y_ND = drop(linear(y_ND, w.attention_output), AFTER_ATTENTION, config.hidden_dropout)
+    x_ND = _as_type(at_least_fp32(x_ND) + y_ND, dtype)
+    y_ND = _as_type(layer_norm(x_ND, w.ffn_norm, config.epsilon), dtype)
+    inner_NF, gate_NF = linear(y_ND, w.ffn_in).chunk(2, dim=-1)
+    y_ND = linear(F.gelu(inner_NF, approximate=config.approximate) * gate_NF, w.ffn_out)
+    return _as_type(at_least_fp32(x_ND) + drop(y_ND, AFTER_FFN, config.hidden_dropout), dtype)
+
+
+def _select(output_index_K: Tensor | None, *tensors: Tensor) -> Sequence[Tensor]:
+    # Everything behind attention works on single tokens: the rest of a last layer is computed for K of them.
+    if output_index_K is None:
+        return tensors
+    return [x.flatten(0, -2).index_select(0, output_index_K) for x in tensors]
+
+
+def rotary_tables(positions_T: Tensor, head_size: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of the angles by which positions turn pairs of features, fp32 (T, head_size / 2).
+
+    RoPE (Su et al. 2021, section 3.2.2): pair i turns by position x theta^(-2i / head_size). In fp32 throughout, as
+    transformers has it: in fp64 angles of late positions would differ in the fourth digit.
+    """
+    pairs = torch.arange(0, head_size, 2, device=positions_T.device, dtype=torch.float32)
+    angles = positions_T.to(torch.float32)[:, None] * (1.0 / theta ** (pairs / head_size))
+    return angles.cos(), angles.sin()
+
+
+def rotate(x_BHTE: Tensor, cosines_TE: Tensor, sines_TE: Tensor) -> Tensor:
+    """Return queries or keys, (..., T, E), turned by their positions: feature i with feature i + E / 2."""
+    first, second = at_least_fp32(x_BHTE).chunk(2, dim=-1)
+    turned = (first * cosines_TE - second * sines_TE, second * cosines_TE + first * sines_TE)
+    return _as_type(torch.cat(turned, dim=-1), x_BHTE.dtype)
 
 
 def transform_masked(x_MD: Tensor, transform: Linear, norm: Norm, approximate: str, epsilon: float) -> Tensor:
@@ -173,13 +248,14 @@ def score(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def linear(x: Tensor, w: Linear) -> Tensor:
     """Multiply by a weight and add its bias, in the type of the input."""
-    return F.linear(x, _as_type(w.weight, x.dtype), _as_type(w.bias, x.dtype))
+    return F.linear(x, _as_type(w.weight, x.dtype), None if w.bias is None else _as_type(w.bias, x.dtype))
 
 
 def layer_norm(x: Tensor, w: Norm, epsilon: float) -> Tensor:
     """Normalise over the last dimension: to fp32 or wider, as half precision would lose digits of variance and mean."""
     x = at_least_fp32(x)
-    return F.layer_norm(x, w.weight.shape, _as_type(w.weight, x.dtype), _as_type(w.bias, x.dtype), epsilon)
+    bias = None if w.bias is None else _as_type(w.bias, x.dtype)
+    return F.layer_norm(x, w.weight.shape, _as_type(w.weight, x.dtype), bias, epsilon)
 
 
 def _as_type(x: Tensor, dtype: torch.dtype) -> Tensor:

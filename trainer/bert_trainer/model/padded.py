@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bert_trainer.model import operations
 from bert_trainer.model.batch import Batch
-from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, gelu_approximation
+from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, ModernLayer, gelu_approximation
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ class PaddedEncoder(nn.Module):
         self.config = model.config
         self.embeddings = model.embeddings
         self.layers = model.layers
+        self.final_norm = model.final_norm
 
     def forward(
         self,
@@ -93,7 +94,9 @@ class PaddedEncoder(nn.Module):
         last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
             x = _encode_layer(layer, x, bias_B11T, index_K if number == last else None, masks)  # type: ignore[arg-type]
-        return x
+        if self.final_norm is None:
+            return x
+        return operations.layer_norm(x, operations.norm_of(self.final_norm), self.final_norm.eps)
 
 
 class PaddedPretraining(PaddedEncoder):
@@ -156,22 +159,41 @@ class _Masks:
 
 def _encode_layer(layer: Layer, x_BTD: Tensor, bias_B11T: Tensor, index_K: Tensor | None, masks: _Masks) -> Tensor:
     """Return (B, T, D), or (K, D) of the tokens asked for."""
-    return operations.encode_layer(
-        x_BTD,
-        operations.weights_of(layer),
-        layer,
-        lambda x: _attend(layer, x, bias_B11T, masks),
-        lambda y, _, probability: masks.drop(y, probability),
-        index_K,
-    )
+
+    def attend(y_BTD: Tensor) -> Tensor:
+        return _attend(layer, y_BTD, bias_B11T, masks)
+
+    def drop(y: Tensor, _: int, probability: float) -> Tensor:
+        return masks.drop(y, probability)
+
+    if isinstance(layer, ModernLayer):
+        weights = operations.modern_weights_of(layer)
+        return operations.encode_modern_layer(x_BTD, weights, layer, attend, drop, index_K)
+    return operations.encode_layer(x_BTD, operations.weights_of(layer), layer, attend, drop, index_K)
 
 
 def _attend(layer: Layer, x_BTD: Tensor, bias_B11T: Tensor, masks: _Masks) -> Tensor:
     """Softmax attention inside each row, (B, T, D) to (B, T, D)."""
     rows, length, size = x_BTD.shape
     shape = (rows, length, layer.num_heads, size // layer.num_heads)
-    q, k, v = (linear(x_BTD).view(shape).transpose(1, 2) for linear in (layer.query, layer.key, layer.value))
+    if isinstance(layer, ModernLayer):
+        q, k, v = (part.view(shape).transpose(1, 2) for part in layer.qkv(x_BTD).chunk(3, -1))
+        q, k, bias_B11T = _turn(layer, q, k, bias_B11T)
+    else:
+        q, k, v = (linear(x_BTD).view(shape).transpose(1, 2) for linear in (layer.query, layer.key, layer.value))
     scores_BHTT = q @ k.transpose(-1, -2) / math.sqrt(shape[-1]) + bias_B11T
     weights_BHTT = masks.drop(scores_BHTT.softmax(-1), layer.attention_dropout)
     y_BTD: Tensor = (weights_BHTT @ v).transpose(1, 2).flatten(2)
     return y_BTD
+
+
+def _turn(layer: ModernLayer, q_BHTE: Tensor, k_BHTE: Tensor, bias_B11T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries and keys turned by their positions, and the bias with the layer's window, (B, 1, T, T)."""
+    places_T = torch.arange(q_BHTE.shape[2], device=q_BHTE.device)
+    tables = operations.rotary_tables(places_T, q_BHTE.shape[3], layer.rope_theta)
+    q_BHTE, k_BHTE = operations.rotate(q_BHTE, *tables), operations.rotate(k_BHTE, *tables)
+    if layer.reach is None:
+        return q_BHTE, k_BHTE, bias_B11T
+    beyond_TT = (places_T[:, None] - places_T).abs() > layer.reach
+    # The smaller of both, not their sum: that of two lowest numbers is -inf, and a row of padding would become NaN.
+    return q_BHTE, k_BHTE, torch.where(beyond_TT, torch.finfo(torch.float32).min, bias_B11T)

@@ -1,7 +1,8 @@
 """The encoder with the head of a fine-tuning task, on real tokens only.
 
-Heads are those of transformers' ``BertForSequenceClassification``, ``DistilBertForSequenceClassification`` and
-``...ForQuestionAnswering`` (Devlin et al. 2019, section 4), whose names exported models carry.
+Heads are those of transformers' ``BertForSequenceClassification``, ``DistilBertForSequenceClassification``,
+``ModernBertForSequenceClassification`` (of the first token) and ``...ForQuestionAnswering`` (Devlin et al. 2019,
+section 4), whose names exported models carry.
 
 Letters: N real tokens of a micro-batch, B rows, D hidden size, L logits.
 """
@@ -20,6 +21,8 @@ from bert_job.tasks import Kind
 from bert_trainer.model.batch import IGNORED_LABEL, Batch
 from bert_trainer.model.dropout import DropoutKeys
 from bert_trainer.model.encoder import Encoder
+from bert_trainer.model.layers import gelu_approximation, masked_lm_transform
+from bert_trainer.model.operations import linear_of, norm_of, transform_masked
 from bert_trainer.model.precision import at_least_fp32
 
 HEAD_PREFIX = "head."
@@ -44,7 +47,7 @@ class Head:
         if dropout is None:
             # Google's code drops the pooled first token, and nothing before the scores of an answer's bounds.
             bert = 0.0 if kind == "spans" else config.hidden_dropout
-            dropout = bert if config.architecture == "bert" else _DISTILBERT_DROPOUT[kind]
+            dropout = _DISTILBERT_DROPOUT[kind] if config.architecture == "distilbert" else bert
         return cls(kind, num_outputs, dropout)
 
 
@@ -56,9 +59,14 @@ class TaskModel(Encoder):
         super().__init__(config, vocabulary_size)
         self.head_config = head
         size = config.hidden_size
-        # Of rows alone: BERT's pooler, which next-sentence prediction has pretrained, or DistilBERT's layer in its
-        # place. Spans are read off the encoder's output.
-        self.pooler = None if head.kind == "spans" else nn.Linear(size, size)
+        self.pooler = self.mlm_transform = self.mlm_norm = None
+        if config.architecture == "modernbert":
+            # Every head begins with what masked LM has pretrained.
+            self.mlm_transform, self.mlm_norm = masked_lm_transform(config)
+        elif head.kind != "spans":
+            # Of rows alone: BERT's pooler, which next-sentence prediction has pretrained, or DistilBERT's layer in its
+            # place. Spans are read off the encoder's output.
+            self.pooler = nn.Linear(size, size)
         self.head = nn.Linear(size, head.num_outputs)
 
     @torch.no_grad()
@@ -76,7 +84,7 @@ class TaskModel(Encoder):
 
     def logits(self, batch: Batch, dropout: DropoutKeys | None = None) -> Tensor:
         """Return the head's numbers in fp32 or wider: (B, L), or (N, 2) of spans."""
-        places = None if self.pooler is None else batch.row_starts_B
+        places = batch.row_starts_B if self.scores_rows else None
         x = at_least_fp32(self.encode(batch, dropout, places))
         # In fp32 in any case: a row's numbers cost nothing beside its tokens, and rounded to bf16 two ratings that
         # differ by less than 1 part in 256 would be the same, as would the scores of two answers.
@@ -87,8 +95,16 @@ class TaskModel(Encoder):
                 x = keys.hidden(x, self.head_config.dropout, self.head_dropout_site)
             return self.head(x)  # type: ignore[no-any-return]
 
+    @property
+    def scores_rows(self) -> bool:
+        """Whether the head scores rows by their first token, not each token."""
+        return self.head_config.kind != "spans"
+
     def pool(self, x: Tensor) -> Tensor:
-        """Return what the head multiplies: rows' first tokens pooled, (B, D); of spans all tokens as they are."""
+        """Return what the head multiplies: rows' first tokens pooled, (B, D), or of spans all tokens, (N, D)."""
+        if self.mlm_transform is not None and self.mlm_norm is not None:
+            transform, norm = linear_of(self.mlm_transform), norm_of(self.mlm_norm)
+            return transform_masked(x, transform, norm, gelu_approximation(self.config), self.mlm_norm.eps)
         if self.pooler is None:
             return x
         return torch.tanh(self.pooler(x)) if self.config.architecture == "bert" else F.relu(self.pooler(x))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_job.foreign_text import printable
+from bert_job.model import ARCHITECTURES
 from bert_job.run_stages import FinetuneStage, PretrainStage
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import METRICS_FILE, Record
@@ -99,7 +100,7 @@ def _sentence(run: Run) -> str:
     size = ""
     if "hidden_size" in model:
         layers, hidden = model["num_hidden_layers"], model["hidden_size"]
-        size = f"{model['architecture'].replace('bert', 'BERT')} of {layers} layers x {hidden}, "
+        size = f"{ARCHITECTURES[model['architecture']]} of {layers} layers x {hidden}, "
     kinds = ", ".join(stage.name for stage in run.config.stages)
     ranks = f"{world.ranks} rank{'s' if world.ranks > 1 else ''}"
     return f"{size}{kinds}; {ranks}, {run.config.precision}, inputs {run.inputs.sha256[:12]}"

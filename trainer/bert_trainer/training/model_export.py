@@ -169,6 +169,15 @@ def _sizes(model: Bert | TaskModel, vocabulary: Vocabulary) -> Iterator[Row]:
     yield "feed-forward size", str(config.intermediate_size)
     yield "longest sequence", f"{config.max_position_embeddings} tokens"
     yield "activation", config.hidden_activation
+    if config.architecture == "modernbert":
+        yield (
+            "attention",
+            (
+                f"every {config.global_attention_every} layers to the whole sequence, else to "
+                f"{config.attention_window} tokens around each"
+            ),
+        )
+        yield "RoPE theta", f"{config.global_rope_theta:g}, with a window {config.local_rope_theta:g}"
     yield "vocabulary", f"{vocabulary.size:,} entries"
 
 

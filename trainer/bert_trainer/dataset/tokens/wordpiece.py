@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from bert_job.run_config import DatasetConfig
 from bert_trainer.dataset.tokens.byte_bpe import CUT, ByteBpe, find_continuations
 from bert_trainer.dataset.tokens.tokenizer_config import read_tokenizer
 from bert_trainer.dataset.tokens.tokenizer_json import TOKENIZER_FILE, TokenizerFile, read_tokenizer_json
@@ -33,6 +33,9 @@ from bert_trainer.dataset.tokens.wordpiece_settings import (
 )
 from bert_trainer.dataset.tokens.wordpiece_settings import SPECIAL_TOKENS as SPECIAL_TOKENS
 from bert_trainer.errors import InputError
+
+if TYPE_CHECKING:  # every worker of a build starts with this module, and pydantic would double its start-up time
+    from bert_job.run_config import DatasetConfig
 
 VOCABULARY_FILE = "vocab.txt"
 MAX_UNKNOWN = 0.005

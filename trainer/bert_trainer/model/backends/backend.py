@@ -19,7 +19,7 @@ from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import DropoutKeys
 from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer
 from bert_trainer.model.losses import LossSums
-from bert_trainer.model.operations import score
+from bert_trainer.model.operations import layer_norm, norm_of, score
 
 
 class Backend(ABC):
@@ -88,7 +88,9 @@ class LayeredBackend(Backend):
         for number, layer in enumerate(model.layers):
             wanted = output_index_K if number == last else None
             x_ND = encode_layer(layer, x_ND, batch, dropout, wanted)  # type: ignore[arg-type]
-        return x_ND
+        if model.final_norm is None:
+            return x_ND
+        return layer_norm(x_ND, norm_of(model.final_norm), model.final_norm.eps).to(x_ND.dtype)
 
     def pretraining_losses(self, model: BertParameters, batch: Batch, dropout: DropoutKeys | None) -> LossSums:
         """Encode a micro-batch and sum the losses of both heads; what no loss needs is not computed.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor
 
@@ -19,12 +20,17 @@ from bert_trainer.model.backends.backend import LayeredBackend
 from bert_trainer.model.backends.processor import describe_processor
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys
-from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, gelu_approximation
+from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, ModernLayer, gelu_approximation
 from bert_trainer.model.operations import (
     Linear,
     encode_layer,
+    encode_modern_layer,
+    linear,
     linear_of,
+    modern_weights_of,
     norm_of,
+    rotary_tables,
+    rotate,
     score,
     sum_embeddings,
     weights_of,
@@ -58,9 +64,12 @@ class EagerBackend(LayeredBackend):
         def drop(y: Tensor, place: int, probability: float) -> Tensor:
             return _drop(y, behind, probability, layer.first_site + place)
 
-        return encode_layer(
-            x_ND, weights_of(layer), layer, lambda x: _attend(layer, x, batch, dropout), drop, output_index_K
-        )
+        def attend(y: Tensor) -> Tensor:
+            return _attend(layer, y, batch, dropout)
+
+        if isinstance(layer, ModernLayer):
+            return encode_modern_layer(x_ND, modern_weights_of(layer), layer, attend, drop, output_index_K)
+        return encode_layer(x_ND, weights_of(layer), layer, attend, drop, output_index_K)
 
     def masked_lm(self, model: BertParameters, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of the masked-LM losses in nats and the number of right answers."""
@@ -86,16 +95,27 @@ def _drop(x_ND: Tensor, dropout: DropoutKeys | None, probability: float, site: i
 
 def _attend(layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
     """Softmax attention inside each row, (N, D) to (N, D), on rows padded to the longest of the micro-batch."""
-    q_BHTE, k_BHTE, v_BHTE = (
-        _pad_rows(projection(x_ND), batch, layer.num_heads) for projection in (layer.query, layer.key, layer.value)
-    )
-    mask_B11T = batch.row_mask_BT[:, None, None, :]
+    mask = batch.row_mask_BT[:, None, None, :]
+    if isinstance(layer, ModernLayer):
+        qkv = linear(x_ND, linear_of(layer.qkv)).chunk(3, dim=-1)
+        q_BHTE, k_BHTE, v_BHTE = (_pad_rows(part_ND, batch, layer.num_heads) for part_ND in qkv)
+        places_T = torch.arange(q_BHTE.shape[-2], device=x_ND.device)
+        tables = rotary_tables(places_T, q_BHTE.shape[-1], layer.rope_theta)
+        q_BHTE, k_BHTE = rotate(q_BHTE, *tables), rotate(k_BHTE, *tables)
+        if layer.reach is not None:
+            distance_TT = (places_T[:, None] - places_T).abs()
+            # Padding sees itself: a softmax over nothing would be NaN, and so would its gradients.
+            mask = mask & (distance_TT <= layer.reach) | (distance_TT == 0)
+    else:
+        q_BHTE, k_BHTE, v_BHTE = (
+            _pad_rows(projection(x_ND), batch, layer.num_heads) for projection in (layer.query, layer.key, layer.value)
+        )
     if dropout is None or layer.attention_dropout == 0:
-        y_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHTE, v_BHTE, attn_mask=mask_B11T)
+        y_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHTE, v_BHTE, attn_mask=mask)
     else:
         # Written out, because PyTorch's function draws its dropout from a generator instead of from these keys.
         scores_BHTT = (q_BHTE @ k_BHTE.transpose(-1, -2)) / math.sqrt(q_BHTE.shape[-1])
-        weights_BHTT = scores_BHTT.masked_fill(~mask_B11T, -math.inf).softmax(-1)
+        weights_BHTT = scores_BHTT.masked_fill(~mask, -math.inf).softmax(-1)
         y_BHTE = dropout.attention(weights_BHTT, layer.attention_dropout, layer.first_site) @ v_BHTE
     y_BTD = y_BHTE.transpose(1, 2).flatten(2)
     return y_BTD.flatten(0, 1)[batch.padded_index_N]

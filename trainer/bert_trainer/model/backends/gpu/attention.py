@@ -39,8 +39,9 @@ class Rows(NamedTuple):
     """bool: where a padded row has a token."""
 
 
-Attend = Callable[[Tensor, Rows, int, float], Tensor]
-"""(qkv (N, 3, H, E), rows, T or more, share of weights that are dropped) to (N, H, E)."""
+Attend = Callable[[Tensor, Rows, int, float, int | None], Tensor]
+"""(qkv (N, 3, H, E), rows, T or more, share of weights that are dropped, and how many tokens on either side a token
+attends to or None for its whole row) to (N, H, E)."""
 
 
 def choose_attention(capability: tuple[int, int], dtype: torch.dtype, head_size: int) -> Attention:
@@ -57,7 +58,7 @@ def choose_attention(capability: tuple[int, int], dtype: torch.dtype, head_size:
     return "efficient"
 
 
-def attend_flash(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tensor:
+def attend_flash(qkv: Tensor, rows: Rows, longest: int, dropout: float, reach: int | None = None) -> Tensor:
     """FlashAttention (Dao 2023) as PyTorch brings it: the operator that its nested tensors call.
 
     The public ``torch.nn.attention.varlen.varlen_attn`` is the same without dropout.
@@ -65,14 +66,16 @@ def attend_flash(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tenso
     q, k, v = qkv.unbind(1)
     bounds = rows.bounds
     forward = torch.ops.aten._flash_attention_forward
-    return forward(q, k, v, bounds, bounds, longest, longest, dropout, False, False)[0]  # type: ignore[no-any-return]
+    window = {} if reach is None else {"window_size_left": reach, "window_size_right": reach}
+    return forward(q, k, v, bounds, bounds, longest, longest, dropout, False, False, **window)[0]  # type: ignore[no-any-return]
 
 
-def attend_efficient(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tensor:
+def attend_efficient(qkv: Tensor, rows: Rows, longest: int, dropout: float, reach: int | None = None) -> Tensor:
     """Memory-efficient attention (Rabe and Staats 2021) as PyTorch brings it, for older cards and for fp32.
 
-    It too is what nested tensors call, and takes rows from their bounds.
+    It too is what nested tensors call, and takes rows from their bounds. Its windows are causal alone: none here.
     """
+    assert reach is None, "way_of takes another one"
     q, k, v = (part.unsqueeze(0) for part in qkv.unbind(1))
     bounds = rows.bounds
     forward = torch.ops.aten._efficient_attention_forward
@@ -81,7 +84,7 @@ def attend_efficient(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> T
     return y_1NHE.squeeze(0)  # type: ignore[no-any-return]
 
 
-def attend_padded(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tensor:
+def attend_padded(qkv: Tensor, rows: Rows, longest: int, dropout: float, reach: int | None = None) -> Tensor:
     """Rows padded to the longest, through the public function of PyTorch: on any device, in any type."""
     assert rows.mask_BT is not None, "where it pads"
     assert rows.padded_index_N is not None, "where tokens go"
@@ -89,11 +92,21 @@ def attend_padded(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tens
     # (B * T, 3, H, E), zeros where a row has no token.
     padded = qkv.new_zeros(num_rows * length, *qkv.shape[1:]).index_copy(0, rows.padded_index_N, qkv)
     q, k, v = padded.view(num_rows, length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4).unbind(0)
-    y_BHTE = F.scaled_dot_product_attention(q, k, v, attn_mask=rows.mask_BT[:, None, None, :], dropout_p=dropout)
+    mask = rows.mask_BT[:, None, None, :]
+    if reach is not None:
+        places_T = torch.arange(length, device=qkv.device)
+        distance_TT = (places_T[:, None] - places_T).abs()
+        mask = mask & (distance_TT <= reach) | (distance_TT == 0)  # padding sees itself, or it would become NaN
+    y_BHTE = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
     return y_BHTE.transpose(1, 2).flatten(0, 1)[rows.padded_index_N]
 
 
 WAYS: dict[Attention, Attend] = {"flash": attend_flash, "efficient": attend_efficient, "padded": attend_padded}
+
+
+def way_of(attention: Attention, reach: int | None) -> Attention:
+    """Return the way that a card takes for a layer: where its own knows no windows, the padded one for layers with."""
+    return "padded" if reach is not None and attention == "efficient" else attention
 
 
 def seed_generator(device: torch.device, seed: int) -> None:

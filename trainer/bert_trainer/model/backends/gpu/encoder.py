@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
@@ -17,15 +18,15 @@ from torch import Tensor
 from bert_trainer.errors import TrainerError
 from bert_trainer.model.backends.backend import LayeredBackend
 from bert_trainer.model.backends.gpu import functions
-from bert_trainer.model.backends.gpu.attention import WAYS, Attention, Rows, choose_attention, seed_generator
+from bert_trainer.model.backends.gpu.attention import WAYS, Attention, Rows, choose_attention, seed_generator, way_of
 from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, pad_to_bucket
 from bert_trainer.model.backends.gpu.compilation import compile_function, mark_dynamic, why_not_compiled
-from bert_trainer.model.backends.gpu.functions import Keys, LayerSettings
+from bert_trainer.model.backends.gpu.functions import Keys, LayerSettings, ModernLayerSettings
 from bert_trainer.model.backends.gpu.self_test import find_fault
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys, spread_places
-from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, gelu_approximation
-from bert_trainer.model.operations import Linear, linear_of, norm_of
+from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, ModernLayer, gelu_approximation
+from bert_trainer.model.operations import Linear, linear_of, modern_weights_of, norm_of
 from bert_trainer.model.operations import weights_of as _weights_of
 
 logger = logging.getLogger(__name__)
@@ -40,14 +41,16 @@ class Functions:
 
     embed: Callable[..., Tensor] = functions.embed
     encode_layer: Callable[..., Tensor] = functions.encode_layer
+    encode_modern_layer: Callable[..., Tensor] = functions.encode_modern_layer
     masked_lm: Callable[..., tuple[Tensor, Tensor]] = functions.masked_lm
 
     @classmethod
     def compiled(cls) -> Functions:
-        """Return them compiled: one encoder layer, which serves all."""
+        """Return them compiled when they are first called: one encoder layer, which serves all of its kind."""
         return cls(
             compile_function(functions.embed),
             compile_function(functions.encode_layer),
+            compile_function(functions.encode_modern_layer),
             compile_function(functions.masked_lm),
         )
 
@@ -86,10 +89,10 @@ class GpuBackend(LayeredBackend):
     def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return the sum of embeddings, normalised and dropped, (N, D)."""
         embeddings, config = model.embeddings, model.config
-        summed = (
-            mark_dynamic(F.embedding(batch.tokens_N, embeddings.tokens.weight)),
-            mark_dynamic(F.embedding(batch.positions_N, embeddings.positions.weight)),
-        )
+        tables = [(batch.tokens_N, embeddings.tokens)]
+        if embeddings.positions is not None:
+            tables.append((batch.positions_N, embeddings.positions))
+        summed = tuple(mark_dynamic(F.embedding(index_N, table.weight)) for index_N, table in tables)
         segments = None
         if embeddings.segments is not None:
             segments = (mark_dynamic(batch.segments_N), embeddings.segments.weight)
@@ -108,28 +111,35 @@ class GpuBackend(LayeredBackend):
         self, layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, output_index_K: Tensor | None
     ) -> Tensor:
         """x_ND: (N, D) to (N, D), or to (K, D) of the tokens asked for."""
-        settings = LayerSettings(
-            attend=WAYS[self.attention],
-            num_heads=layer.num_heads,
-            longest=batch.longest,
-            attention_dropout=layer.attention_dropout,
-            hidden_dropout=layer.hidden_dropout,
-            drops_attention_output=layer.drops_attention_output,
-            approximate=layer.approximate,
-            epsilon=layer.epsilon,
-        )
+        reach = layer.reach if isinstance(layer, ModernLayer) else None
+        way = way_of(self.attention, reach)
         rows = Rows(mark_dynamic(batch.row_bounds))
-        if self.attention == "padded":
+        if way == "padded":
             rows = Rows(rows.bounds, mark_dynamic(batch.padded_index_N), mark_dynamic(batch.row_mask_BT))
         if dropout is not None and layer.attention_dropout > 0:
             # For every layer: activation checkpointing computes a layer again, after others have drawn their bits.
             seed_generator(x_ND.device, dropout.site_seed(layer.first_site))
         keys = _keys_at(dropout, layer.first_site, x_ND.shape[1])
+        shared: dict[str, Any] = {
+            "attend": WAYS[way],
+            "num_heads": layer.num_heads,
+            "longest": batch.longest,
+            "attention_dropout": layer.attention_dropout,
+            "hidden_dropout": layer.hidden_dropout,
+            "approximate": layer.approximate,
+            "epsilon": layer.epsilon,
+        }
         with _autocast_off(x_ND.device):
+            x_ND = mark_dynamic(x_ND)
             output_index_K = output_index_K if output_index_K is None else mark_dynamic(output_index_K)
-            return self.functions.encode_layer(
-                mark_dynamic(x_ND), rows, _weights_of(layer), keys, output_index_K, settings
-            )
+            if isinstance(layer, ModernLayer):
+                of_kind = ModernLayerSettings(**shared, reach=reach, rope_theta=layer.rope_theta)
+                positions_N = mark_dynamic(batch.positions_N)
+                return self.functions.encode_modern_layer(
+                    x_ND, rows, positions_N, modern_weights_of(layer), keys, output_index_K, of_kind
+                )
+            settings = LayerSettings(**shared, drops_attention_output=layer.drops_attention_output)
+            return self.functions.encode_layer(x_ND, rows, _weights_of(layer), keys, output_index_K, settings)
 
     def masked_lm(self, model: BertParameters, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of the masked-LM losses in nats and the number of right answers."""

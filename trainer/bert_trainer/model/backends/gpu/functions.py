@@ -18,7 +18,7 @@ from torch import Tensor
 from bert_trainer.model import operations
 from bert_trainer.model.backends.gpu.attention import Attend, Rows
 from bert_trainer.model.dropout import drop_features, site_token_keys
-from bert_trainer.model.operations import LayerWeights, Linear, Norm
+from bert_trainer.model.operations import LayerWeights, Linear, ModernLayerWeights, Norm
 
 
 class Keys(NamedTuple):
@@ -35,7 +35,7 @@ class Keys(NamedTuple):
 
 
 class LayerSettings(NamedTuple):
-    """What is the same in all layers and steps."""
+    """What is the same in all layers of BERT and steps."""
 
     attend: Attend
     num_heads: int
@@ -50,8 +50,26 @@ class LayerSettings(NamedTuple):
     """Of LayerNorm."""
 
 
+class ModernLayerSettings(NamedTuple):
+    """What is the same in all steps, and in all layers of ModernBERT of a kind: with a window, or without one."""
+
+    attend: Attend
+    num_heads: int
+    longest: int
+    """No row is longer, tokens."""
+    reach: int | None
+    """Tokens on either side that a token attends to; None for its whole row."""
+    rope_theta: float
+    attention_dropout: float
+    hidden_dropout: float
+    approximate: str
+    """Of GELU: ``none`` or ``tanh``."""
+    epsilon: float
+    """Of LayerNorm."""
+
+
 def embed(
-    summed: tuple[Tensor, Tensor],
+    summed: tuple[Tensor, ...],
     segments: tuple[Tensor, Tensor] | None,
     norm: Norm,
     keys: Keys | None,
@@ -61,10 +79,10 @@ def embed(
 ) -> Tensor:
     """Sum embeddings, normalise, drop: to (N, D) in the compute type.
 
-    summed: those of tokens and positions, (N, D) each. segments: the segment of every token, int64 (N,), and the table,
-    (types, D); None without segments.
+    summed: those of tokens and, where there are any, of positions, (N, D) each. segments: the segment of every token,
+    int64 (N,), and the table, (types, D); None without segments.
     """
-    x_ND = summed[0] + summed[1]
+    x_ND = summed[0] if len(summed) == 1 else summed[0] + summed[1]
     if segments is not None:
         of_token_N, table = segments
         # Arithmetic in place of a look-up, whose gradient would add up all N tokens in two rows.
@@ -81,21 +99,44 @@ def encode_layer(
     keys: sites of attention (unused), its output, the feed-forward.
     """
     attention_dropout = 0.0 if keys is None else settings.attention_dropout
-    behind = keys
-    if keys is not None and output_index_K is not None:
-        behind = _keys_of_tokens(keys, output_index_K)
 
     def attend(x_ND: Tensor) -> Tensor:
         # One product for q, k and v. The weights are joined in every call, so that they stay separate parameters.
         parts = (w.query, w.key, w.value)
-        joined = Linear(torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts]))
+        biases = [part.bias for part in parts if part.bias is not None]
+        joined = Linear(torch.cat([part.weight for part in parts]), torch.cat(biases))
         qkv = operations.linear(x_ND, joined).view(x_ND.shape[0], 3, settings.num_heads, -1)
-        return settings.attend(qkv, rows, settings.longest, attention_dropout).flatten(1)
+        return settings.attend(qkv, rows, settings.longest, attention_dropout, None).flatten(1)
 
-    def drop(y: Tensor, place: int, probability: float) -> Tensor:
-        return _drop(y, behind, place, probability)
+    return operations.encode_layer(x_ND, w, settings, attend, _dropper(keys, output_index_K), output_index_K)
 
-    return operations.encode_layer(x_ND, w, settings, attend, drop, output_index_K)
+
+def encode_modern_layer(
+    x_ND: Tensor,
+    rows: Rows,
+    positions_N: Tensor,
+    w: ModernLayerWeights,
+    keys: Keys | None,
+    output_index_K: Tensor | None,
+    settings: ModernLayerSettings,
+) -> Tensor:
+    """One pre-LayerNorm layer, as ``encode_layer``; positions_N: int64, the place of every token in its row."""
+    attention_dropout = 0.0 if keys is None else settings.attention_dropout
+
+    def attend(x_ND: Tensor) -> Tensor:
+        qkv = operations.linear(x_ND, w.qkv).view(x_ND.shape[0], 3, settings.num_heads, -1)
+        cosines, sines = operations.rotary_tables(positions_N, qkv.shape[-1], settings.rope_theta)
+        turned = operations.rotate(qkv[:, :2], cosines[:, None, None], sines[:, None, None])
+        qkv = torch.cat([turned, qkv[:, 2:]], dim=1)
+        return settings.attend(qkv, rows, settings.longest, attention_dropout, settings.reach).flatten(1)
+
+    return operations.encode_modern_layer(x_ND, w, settings, attend, _dropper(keys, output_index_K), output_index_K)
+
+
+def _dropper(keys: Keys | None, output_index_K: Tensor | None) -> operations.Drop:
+    if keys is not None and output_index_K is not None:
+        keys = _keys_of_tokens(keys, output_index_K)
+    return lambda y, place, probability: _drop(y, keys, place, probability)
 
 
 def masked_lm(

@@ -78,7 +78,7 @@ def _compare(name: Attention, device: torch.device, dtype: torch.dtype, head_siz
 
 def _attend(name: Attention, qkv: Tensor, rows: Rows, weights: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
     """Return the values, and the gradient of their weighted sum; in fp64."""
-    y = WAYS[name](qkv, rows, max(_LENGTHS), dropout)
+    y = WAYS[name](qkv, rows, max(_LENGTHS), dropout, None)
     (gradient,) = torch.autograd.grad((y.double() * weights).sum(), qkv)
     return y.detach().double(), gradient.double()
 

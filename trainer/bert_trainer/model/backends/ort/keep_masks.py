@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys
-from bert_trainer.model.layers import EncoderParameters, Layer
+from bert_trainer.model.layers import BertLayer, EncoderParameters
 
 
 def keep_masks(
@@ -39,7 +39,7 @@ def _masks_of(model: EncoderParameters, every: DropoutKeys, asked: DropoutKeys, 
     size, shape = config.hidden_size, (-1, length, config.hidden_size)
     if config.hidden_dropout > 0:
         yield every.kept_features(size, config.hidden_dropout, EMBEDDINGS_SITE).view(shape)
-    layers: list[Layer] = list(model.layers)  # type: ignore[arg-type]
+    layers: list[BertLayer] = list(model.layers)  # type: ignore[arg-type]
     for layer in layers:
         if layer.attention_dropout > 0:
             yield every.kept_weights(layer.num_heads, length, layer.attention_dropout, layer.first_site)
