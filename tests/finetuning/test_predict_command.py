@@ -28,6 +28,8 @@ from transformers import (
     DistilBertConfig,
     DistilBertForQuestionAnswering,
     DistilBertForSequenceClassification,
+    ModernBertConfig,
+    ModernBertForSequenceClassification,
 )
 
 from bert_trainer.__main__ import main
@@ -92,7 +94,7 @@ def lines_of(path: Path) -> list[str]:
 def their_logits(model: Path, *parts: list[str]) -> torch.Tensor:
     tokenizer, theirs = AutoTokenizer.from_pretrained(model), AutoModelForSequenceClassification.from_pretrained(model)
     rows = tokenizer(*parts, padding=True, truncation=True, max_length=POSITIONS, return_tensors="pt")
-    if theirs.config.model_type == "distilbert":
+    if theirs.config.model_type != "bert":
         rows.pop("token_type_ids", None)
     with torch.no_grad():
         return theirs.eval()(**rows).logits  # type: ignore[no-any-return]
@@ -111,6 +113,21 @@ def test_classes_of_lines_are_those_of_transformers(tmp_path: Path, vocabulary: 
     assert all(list(one["probabilities"]) == list(LABELS) for one in found)
     assert [one["label"] for one in found] == lines_of(tmp_path / "out.txt")
     assert len({one["label"] for one in found}) > 1, "or the order of lines would not show"
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_classes_of_a_modernbert_are_those_of_transformers(
+    tmp_path: Path, vocabulary: Vocabulary, pooling: str
+) -> None:
+    special = dict.fromkeys([f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")], 0)
+    sizes = {**SIZES, **special, "vocab_size": vocabulary.size, "num_hidden_layers": 4, "local_attention": 8}
+    config = ModernBertConfig(**sizes, classifier_pooling=pooling, id2label=dict(enumerate(LABELS)))
+    model, given = saved(tmp_path / "model", vocabulary, ModernBertForSequenceClassification, config), texts(100)
+    data = tmp_path / "texts.txt"
+    data.write_text("".join(f"{text}\n" for text in given))
+    assert predict(model, data, "--output", tmp_path / "out.jsonl", "--json") == 0
+    found = [list(json.loads(line)["probabilities"].values()) for line in lines_of(tmp_path / "out.jsonl")]
+    np.testing.assert_allclose(found, their_logits(model, given).softmax(1), atol=1e-5)
 
 
 def test_a_run_stands_for_its_export(

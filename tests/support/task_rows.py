@@ -76,10 +76,15 @@ def vars_of(samples: RaggedSamples) -> dict[str, Any]:
 
 
 def random_task_model(
-    config: Any, kind: Any, vocabulary_size: int, *, seed: int = 5, dtype: torch.dtype = torch.float32
+    config: Any,
+    kind: Any,
+    vocabulary_size: int,
+    *,
+    seed: int = 5,
+    dtype: torch.dtype = torch.float32,
+    pooling: Any = "cls",
 ) -> TaskModel:
     """Return a model in which every parameter counts, as ``random_rows.random_model`` makes them."""
-    model = TaskModel(
-        config, vocabulary_size, Head.of(kind, {"classification": CLASSES, "spans": 2}.get(kind, 1), config)
-    )
+    outputs = {"classification": CLASSES, "spans": 2}.get(kind, 1)
+    model = TaskModel(config, vocabulary_size, Head.of(kind, outputs, config, pooling=pooling))
     return make_all_count(model, seed=seed, dtype=dtype)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from bert_job.foreign_text import one_line, printable
+from bert_job.run_config import ModelConfig
 from bert_job.tasks import Kind
 from bert_trainer.checkpoints.description import Described, find_description, read_vocabulary_of
 from bert_trainer.checkpoints.huggingface_export import CLASS_PREFIXES
@@ -22,7 +23,7 @@ from bert_trainer.checkpoints.weight_matching import MatchedWeights, Source, cop
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, find_vocabulary_file
 from bert_trainer.errors import InputError
-from bert_trainer.model.task_model import Head, TaskModel
+from bert_trainer.model.task_model import Head, Pooling, TaskModel
 from bert_trainer.tasks.catalog import TASKS, Task
 from bert_trainer.tasks.tables import MAX_CLASSES
 
@@ -67,7 +68,8 @@ def read_fine_tuned(folder: Path, vocabulary_file: Path | None = None, model_fil
     described = find_description(folder, "huggingface", vocabulary_file, model_file)
     vocabulary = read_vocabulary_of(described, folder)
     task, dropout = _read_head(folder / "config.json")
-    head = Head.of(task.kind, task.num_outputs, described.model, dropout)
+    pooling = _read_pooling(folder / "config.json", described.model)
+    head = Head.of(task.kind, task.num_outputs, described.model, dropout, pooling)
     # Names and shapes are all that reading needs; memory is taken once the weights are known to fit.
     with torch.device("meta"):
         shapes = TaskModel(described.model, vocabulary.size, head)
@@ -107,12 +109,6 @@ def _read_head(file: Path) -> tuple[Task, float | None]:
     given = next((settings[key] for key in _DROPOUTS if settings.get(key) is not None), None)
     if given is not None and not (isinstance(given, int | float) and 0 <= given < 1):
         raise InputError(f"{printable(file)}: dropout before the head: got {given!r:.100}; allowed: 0 to below 1")
-    if settings.get("classifier_pooling", "cls") != "cls" and what == "SequenceClassification":
-        raise InputError(
-            f"{printable(file)}: classifier_pooling: got {settings['classifier_pooling']!r:.100}; allowed: 'cls', rows "
-            "scored by their first token",
-            hint="fine-tune the pretrained model here, or with that setting",
-        )
     dropout = None if given is None else float(given)
     if what == "QuestionAnswering":
         return TASKS["spans"], dropout
@@ -132,6 +128,17 @@ def _read_head(file: Path) -> tuple[Task, float | None]:
             hint="save the model again with save_pretrained",
         )
     return (TASKS["regression"] if kind == "regression" else TASKS["classification"].with_labels(labels)), dropout
+
+
+def _read_pooling(file: Path, model: ModelConfig) -> Pooling:
+    """Return what stands for a row; what other architectures say of it, they do not do."""
+    pooling = read_json_file(file).get("classifier_pooling", "cls") if model.architecture == "modernbert" else "cls"
+    if pooling not in ("cls", "mean"):
+        raise InputError(
+            f"{printable(file)}: classifier_pooling: got {pooling!r:.100}; allowed: 'cls' or 'mean'",
+            hint="save the model again with save_pretrained",
+        )
+    return "mean" if pooling == "mean" else "cls"
 
 
 def _read_labels(file: Path, settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -167,6 +167,8 @@ def _head_config(model: TaskModel, labels: Sequence[str]) -> dict[str, Any]:
         settings = {} if kind == "spans" and is_of_bert else {"classifier_dropout": dropout}
     if kind == "spans":
         return settings
+    if model.config.architecture == "modernbert":
+        settings["classifier_pooling"] = model.head_config.pooling
     names = [_RATING] if kind == "regression" else list(labels)
     if len(set(names)) != model.head_config.num_outputs:
         raise ValueError(f"labels: got {names}; allowed: {model.head_config.num_outputs} different ones")

@@ -69,9 +69,14 @@ class _Graph(nn.Module):
         segments_BT = input_ids if token_type_ids is None else token_type_ids
         x_BTD = self.encoder(input_ids, segments_BT, positions_T, bias_BT[:, None, None, :], None)
         if isinstance(self.model, TaskModel):
-            of_rows = self.model.scores_rows
-            scores = self.model.head(self.model.pool(x_BTD[:, 0] if of_rows else x_BTD))
-            return (scores,) if of_rows else scores.unbind(-1)
+            if not self.model.scores_rows:
+                return self.model.head(self.model.pool(x_BTD)).unbind(-1)  # type: ignore[no-any-return]
+            if self.model.head_config.pooling == "mean":
+                mask_BT1 = attention_mask[:, :, None].to(x_BTD.dtype)
+                x_BD = (x_BTD * mask_BT1).sum(1) / mask_BT1.sum(1)
+            else:
+                x_BD = x_BTD[:, 0]
+            return (self.model.head(self.model.pool(x_BD)),)
         pairs = () if self.model.nsp is None else (classify_pairs(self.model, x_BTD[:, 0]),)
         return self.model.masked_lm_logits(x_BTD), *pairs, x_BTD
 

@@ -1,8 +1,8 @@
 """The encoder with the head of a fine-tuning task, on real tokens only.
 
 Heads are those of transformers' ``BertForSequenceClassification``, ``DistilBertForSequenceClassification``,
-``ModernBertForSequenceClassification`` (of the first token) and ``...ForQuestionAnswering`` (Devlin et al. 2019,
-section 4), whose names exported models carry.
+``ModernBertForSequenceClassification`` and ``...ForQuestionAnswering`` (Devlin et al. 2019, section 4), whose names
+exported models carry.
 
 Letters: N real tokens of a micro-batch, B rows, D hidden size, L logits.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
@@ -25,6 +26,7 @@ from bert_trainer.model.layers import gelu_approximation, masked_lm_transform
 from bert_trainer.model.operations import linear_of, norm_of, transform_masked
 from bert_trainer.model.precision import at_least_fp32
 
+Pooling = Literal["cls", "mean"]
 HEAD_PREFIX = "head."
 """How the names of a head's parameters begin."""
 # Of DistilBERT's heads: ``seq_classif_dropout`` and ``qa_dropout``, as its authors set them (Sanh et al. 2019).
@@ -40,15 +42,24 @@ class Head:
     """Of a row: classes, 1 for a regression; of every token of spans: 2, the answer's first and last token."""
     dropout: float
     """Before the last layer."""
+    pooling: Pooling = "cls"
+    """What stands for a row: its first token, or the mean of all of them, which modernbert alone knows."""
 
     @classmethod
-    def of(cls, kind: Kind, num_outputs: int, config: ModelConfig, dropout: float | None = None) -> Head:
+    def of(
+        cls,
+        kind: Kind,
+        num_outputs: int,
+        config: ModelConfig,
+        dropout: float | None = None,
+        pooling: Pooling = "cls",
+    ) -> Head:
         """Return the head of a task. dropout: None for what the authors of the architecture have at that place."""
         if dropout is None:
             # Google's code drops the pooled first token, and nothing before the scores of an answer's bounds.
             bert = 0.0 if kind == "spans" else config.hidden_dropout
             dropout = _DISTILBERT_DROPOUT[kind] if config.architecture == "distilbert" else bert
-        return cls(kind, num_outputs, dropout)
+        return cls(kind, num_outputs, dropout, pooling)
 
 
 class TaskModel(Encoder):
@@ -85,11 +96,12 @@ class TaskModel(Encoder):
     def logits(self, batch: Batch, dropout: DropoutKeys | None = None) -> Tensor:
         """Return the head's numbers in fp32 or wider: (B, L), or (N, 2) of spans."""
         places = batch.row_starts_B if self.scores_rows else None
-        x = at_least_fp32(self.encode(batch, dropout, places))
+        is_mean = self.scores_rows and self.head_config.pooling == "mean"
+        x = at_least_fp32(self.encode(batch, dropout, None if is_mean else places))
         # In fp32 in any case: a row's numbers cost nothing beside its tokens, and rounded to bf16 two ratings that
         # differ by less than 1 part in 256 would be the same, as would the scores of two answers.
         with torch.autocast(x.device.type, enabled=False):
-            x = self.pool(x)
+            x = self.pool(_row_means(x, batch) if is_mean else x)
             if dropout is not None and self.head_config.dropout > 0:
                 keys = dropout if places is None else dropout.of_tokens(places)
                 x = keys.hidden(x, self.head_config.dropout, self.head_dropout_site)
@@ -101,7 +113,7 @@ class TaskModel(Encoder):
         return self.head_config.kind != "spans"
 
     def pool(self, x: Tensor) -> Tensor:
-        """Return what the head multiplies: rows' first tokens pooled, (B, D), or of spans all tokens, (N, D)."""
+        """Return what the head multiplies, of rows' first tokens or means (B, D), or of spans of all tokens (N, D)."""
         if self.mlm_transform is not None and self.mlm_norm is not None:
             transform, norm = linear_of(self.mlm_transform), norm_of(self.mlm_norm)
             return transform_masked(x, transform, norm, gelu_approximation(self.config), self.mlm_norm.eps)
@@ -118,6 +130,13 @@ class TaskModel(Encoder):
             as well: there the loss of a row depends on the rows beside it.)
         """
         return task_loss(self.head_config.kind, self.logits(batch, dropout), batch, targets)
+
+
+def _row_means(x_ND: Tensor, batch: Batch) -> Tensor:
+    """Return the mean of each row's tokens, (B, D)."""
+    lengths_B = batch.row_bounds.diff()
+    sums_BD = x_ND.new_zeros(len(lengths_B), x_ND.shape[-1]).index_add(0, batch.token_row_N, x_ND)
+    return sums_BD / lengths_B[:, None]
 
 
 def task_loss(kind: Kind, logits: Tensor, batch: Batch, targets: Tensor) -> Tensor:
