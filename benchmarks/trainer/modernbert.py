@@ -1,6 +1,6 @@
 """ModernBERT-base's training step on this machine's processors beside Hugging Face's, in one process tree.
 
-    python benchmarks/trainer/modernbert.py [--rounds 3] [--no-compile] [--precision fp32]
+    python benchmarks/trainer/modernbert.py [--rounds 3] [--no-compile] [--no-peer] [--precision fp32]
 
 Full rows of 512 tokens and rows of real text of up to 1,024, 30 % of the tokens masked, no dropout, a fused AdamW. Both
 sides take the same rows in turns; figures are medians over rounds, with the smallest and the largest. Useful work
@@ -132,6 +132,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-compile", action="store_true", help="leave the compiled peer out")
+    parser.add_argument("--no-peer", action="store_true", help="measure this project's step alone")
     fast = {"amx_bf16", "avx512_bf16"} & read_flags(read_text("/proc/cpuinfo"))
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16" if fast else "fp32")
     arguments = parser.parse_args()
@@ -141,8 +142,10 @@ def main() -> int:
     assert isinstance(config, ModelConfig), "presets have sizes"
     ours = Ours(config, precision)
     print(ours.model.backend.describe(0, precision), flush=True)
-    sides: dict[str, Any] = {"ours": ours, "eager": ModernPeer(config, precision)}
-    if not arguments.no_compile:
+    sides: dict[str, Any] = {"ours": ours}
+    if not arguments.no_peer:
+        sides["eager"] = ModernPeer(config, precision)
+    if not (arguments.no_peer or arguments.no_compile):
         sides["compile"] = ModernPeer(config, precision, compiled=True)
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="bench-trainer-") as name:

@@ -88,6 +88,50 @@ def test_every_valid_drawn_job_becomes_a_valid_small_one() -> None:
     assert count > 40
 
 
+def from_elsewhere(spec: Document, **pretrain: Any) -> None:
+    """Take the prepare stage away, and give every pretrain stage some fields."""
+    spec["stages"] = [stage for stage in spec["stages"] if "prepare" not in stage]
+    spec["dataset"] = {"path": "documents", "vocabularyFile": "tokenizer.json"}
+    for stage in spec["stages"]:
+        if "pretrain" in stage:
+            stage["pretrain"].update(pretrain)
+
+
+def test_documents_of_a_model_in_a_file_are_trained_on_without_next_sentences() -> None:
+    def change(spec: Document) -> None:
+        spec["model"] = {"configFile": "config.json"}
+        spec["stages"][0]["prepare"]["samples"] = "documents"
+
+    assert presets.resolve_objective(small(change).spec.model) == "mlm"
+
+
+@pytest.mark.parametrize(("objective", "samples"), [("mlm", "documents"), ("mlm+nsp", None)])
+def test_rows_that_attend_across_documents_are_rehearsed_where_they_can_be(objective: str, samples: str | None) -> None:
+    spec = small(
+        lambda spec: [spec["model"].update(objective=objective), from_elsewhere(spec, crossDocumentAttention=True)]
+    ).spec
+    (prepare,) = [stage.prepare for stage in spec.stages if stage.prepare is not None]
+    crossing = {stage.pretrain.cross_document_attention for stage in spec.stages if stage.pretrain is not None}
+    assert (prepare.samples, crossing) == (samples, {True if samples else None})
+
+
+def test_a_modernbert_is_rehearsed_with_documents_and_its_kind_of_vocabulary() -> None:
+    def change(spec: Document) -> None:
+        spec["model"] = {"preset": "modernbert-base"}
+        from_elsewhere(spec)
+
+    (prepare,) = [stage.prepare for stage in small(change).spec.stages if stage.prepare is not None]
+    assert (prepare.samples, prepare.tokenizer) == ("documents", "byte-bpe")
+
+
+def test_positions_that_a_preset_brought_are_kept_where_rows_need_them() -> None:
+    def change(spec: Document) -> None:
+        spec["model"] = {"preset": "ettin-17m", "architecture": "bert", "objective": "mlm"}
+        spec["stages"][1]["pretrain"]["sequenceLength"] = 4096
+
+    assert presets.resolve_positions(small(change).spec.model) >= 4096
+
+
 def test_the_profile_of_a_cluster_does_not_make_it_large_again() -> None:
     document = sample_document(lambda spec: [spec.pop("slotsPerWorker"), spec.update(precision="bf16")])
     settings = Settings(profiles={"gpus": PROFILE}, default_profile="gpus")

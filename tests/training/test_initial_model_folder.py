@@ -26,6 +26,7 @@ from transformers import (
     DistilBertConfig,
     ModernBertConfig,
     ModernBertForMaskedLM,
+    ModernBertForSequenceClassification,
     ModernBertModel,
 )
 from transformers import DistilBertForMaskedLM as DistilBert
@@ -62,7 +63,7 @@ def save_huggingface(folder: Path, kind: Any, *, safe: bool = True, **changes: A
         config = DistilBertConfig(
             vocab_size=VOCABULARY_SIZE, dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64
         )
-    elif kind in (ModernBertForMaskedLM, ModernBertModel):
+    elif kind in (ModernBertForMaskedLM, ModernBertForSequenceClassification, ModernBertModel):
         same = {key: MODERNBERT[key] for key in BERT_SIZES}
         special = dict.fromkeys([f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")], 0)
         config = ModernBertConfig(**same, **special, vocab_size=VOCABULARY_SIZE, local_attention=16)
@@ -152,6 +153,16 @@ def test_a_modernbert_comes_out_with_the_bits_that_came_in(
     found = load_file(tmp_path / "model.safetensors")
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_a_fine_tuned_modernbert_lacks_the_decoder_s_bias_alone(tmp_path: Path, dataset: Path) -> None:
+    theirs = save_huggingface(tmp_path / "model", ModernBertForSequenceClassification)
+    start = start_from(tmp_path / "model", format="huggingface")
+    session = open_session(tmp_path / "run", dataset, {"model": MODERNBERT, **start})
+    ours = dict(session.learner.model.named_parameters())
+    assert torch.equal(ours["mlm_transform.weight"], theirs.head.dense.weight)
+    assert not ours["mlm_bias"].any()
+    assert "left as drawn: mlm_bias" in told(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
