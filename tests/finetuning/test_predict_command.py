@@ -120,7 +120,7 @@ def test_classes_of_a_modernbert_are_those_of_transformers(
     tmp_path: Path, vocabulary: Vocabulary, pooling: str
 ) -> None:
     special = dict.fromkeys([f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")], 0)
-    sizes = {**SIZES, **special, "vocab_size": vocabulary.size, "num_hidden_layers": 4, "local_attention": 8}
+    sizes = {**SIZES, **BERT, **special, "vocab_size": vocabulary.size, "num_hidden_layers": 4, "local_attention": 8}
     config = ModernBertConfig(**sizes, classifier_pooling=pooling, id2label=dict(enumerate(LABELS)))
     model, given = saved(tmp_path / "model", vocabulary, ModernBertForSequenceClassification, config), texts(100)
     data = tmp_path / "texts.txt"
@@ -284,8 +284,8 @@ def test_a_head_that_is_not_read_is_refused_by_its_setting(
         (["--data-format", "csv"], "--text: required with a table; allowed: the name of a column"),
         (["--data-format", "csv", "--text", "body"], "no column 'body'; the file has 'the dog'"),
         (["--sequence-length", "49"], "--sequence-length: got 49; allowed: 8 to 48, the model's positions"),
-        (["--sequence-length", "0"], "--sequence-length: got 0; allowed: 1 to 4096"),
-        (["--doc-stride", "4097"], "--doc-stride: got 4097; allowed: 1 to 4096"),
+        (["--sequence-length", "0"], "--sequence-length: got 0; allowed: 1 to 8192"),
+        (["--doc-stride", "8193"], "--doc-stride: got 8193; allowed: 1 to 8192"),
         (["--output", "texts.txt"], "--output: got texts.txt, and texts.txt is --data; allowed: another file"),
         (["--output", "model"], "--output: got model, and model is a folder, a link, a pipe or a device; allowed"),
         (["--output", "link"], "--output: got link, and link is a folder, a link, a pipe or a device; allowed"),

@@ -196,6 +196,8 @@ def _nvidia(_: Path) -> Iterator[bytes]:
 
 _BY_NAME = {".json": mutate_json, ".safetensors": _mutate_safetensors, ".bin": mutate_zip, ".index": mutate_index}
 _C = "bert_trainer.checkpoints"
+_OF_MODERNBERT = ("_check_attention", "_attention_of_layers")
+"""The model here is a BERT; ``model-descriptions`` reads the settings that these compare."""
 _OF_PICKLES = (
     "read_pickled_tensors",
     "read_pickled",
@@ -224,7 +226,7 @@ READERS = (
         read=_read("huggingface", "huggingface"),
         seeds=_files("huggingface"),
         modules=(f"{_C}.huggingface_import",),
-        leaves_out=("_read_parts",),
+        leaves_out=("_read_parts", *_OF_MODERNBERT),
         mutate=mutate_named(_BY_NAME, lambda: _sound("huggingface")),
         max_bytes=1 << 16,
     ),
@@ -233,7 +235,7 @@ READERS = (
         read=_read("huggingface", "huggingface-parts"),
         seeds=_files("huggingface-parts"),
         modules=(f"{_C}.huggingface_import", f"{_C}.tensor_files"),
-        leaves_out=_OF_PICKLES,
+        leaves_out=(*_OF_PICKLES, *_OF_MODERNBERT),
         mutate=mutate_named(_BY_NAME, lambda: _sound("huggingface-parts")),
         max_bytes=1 << 16,
     ),

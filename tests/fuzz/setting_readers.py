@@ -91,6 +91,24 @@ def _model_files(_: Path) -> Iterator[bytes]:
     distil = {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072, "vocab_size": 30522, "dropout": 0.1}
     more = {"max_position_embeddings": 512, "activation": "gelu", "attention_dropout": 0.1, "initializer_range": 0.02}
     yield json.dumps({**distil, **more, "model_type": "distilbert"}).encode()
+    modern = {name: published[name] for name in published if name not in ("type_vocab_size", "hidden_act")}
+    modern |= {"model_type": "modernbert", "hidden_activation": "gelu", "local_attention": 128}
+    kinds = ["full_attention", *["sliding_attention"] * 2] * 4
+    thetas = {"full_attention": {"rope_type": "default", "rope_theta": 160000.0}, "sliding_attention": {"type": "yarn"}}
+    yield json.dumps(
+        {**modern, "layer_types": kinds, "rope_parameters": {"full_attention": thetas["full_attention"]}}
+    ).encode()
+    yield from each_changed(
+        modern,
+        {
+            "layer_types": kinds[1:],
+            "rope_parameters": thetas,
+            "rope_scaling": {"factor": 2},
+            "global_rope_theta": None,
+            "global_attn_every_n_layers": 0,
+            "norm_bias": True,
+        },
+    )
     changes = {"model_type": "gpt2", "hidden_size": 1.5, "vocab_size": ..., "hidden_act": "tanh", "layer_norm_eps": 2}
     yield from each_changed(published, {**changes, "position_embedding_type": "relative_key"})
     yield from (b"", b"[]", b"{", b"[" * 5000, b'{"model_type": "\\u001b"}')

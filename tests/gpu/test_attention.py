@@ -57,7 +57,7 @@ def test_padded_rows_give_the_values_and_gradients_of_rows_on_their_own(dtype: t
     assert find_fault("padded", CPU, dtype, 16) is None
 
 
-def _across_rows(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tensor:
+def _across_rows(qkv: Tensor, rows: Rows, longest: int, dropout: float, reach: int | None) -> Tensor:
     one = make_rows((len(qkv),), CPU)
     return attend_padded(qkv, one, len(qkv), dropout)
 
@@ -74,11 +74,13 @@ class _OtherBits(torch.autograd.Function):
         return torch.stack([gradient * 0, gradient * 0, gradient * mask], 1)
 
 
-def _bits_of_its_own_in_the_backward_pass(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tensor:
+def _bits_of_its_own_in_the_backward_pass(
+    qkv: Tensor, rows: Rows, longest: int, dropout: float, reach: int | None
+) -> Tensor:
     return _OtherBits.apply(qkv) if dropout else attend_padded(qkv, rows, longest, 0.0)
 
 
-def _missing(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tensor:
+def _missing(qkv: Tensor, rows: Rows, longest: int, dropout: float, reach: int | None) -> Tensor:
     raise NotImplementedError("no kernel image is available\nfor execution on the device")
 
 
