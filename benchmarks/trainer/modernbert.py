@@ -28,14 +28,10 @@ from bert_job.model import ModelSpec
 from bert_job.resolve import resolve_model
 from bert_job.run_config import ModelConfig
 from bert_trainer.checkpoints.huggingface_export import encoder_settings
-from bert_trainer.model.backends.choice import choose_backend
 from bert_trainer.model.backends.cpu.capability import prepare_processor
 from bert_trainer.model.bert import Bert
-from bert_trainer.optim.optimizer import Optimizer
-from bert_trainer.parallel.flat_parameters import FlatParameters
 from bert_trainer.system.processor import read_flags, read_text
-from run import Peer, Rows, full_rows, make_rows, product_rate, real_rows, seconds, spread
-from whole_configs import optimizer_settings
+from run import Ours, Peer, Rows, full_rows, make_rows, product_rate, real_rows, seconds, spread
 
 ENTRIES, SHARE = 50_368, 0.3
 ROWS = {512: 8, 1024: 4}
@@ -55,17 +51,8 @@ def useful_flop(config: ModelConfig, lengths: np.ndarray, masked: int) -> float:
     return float(6 * weights * lengths.sum() + 12 * width * pairs + 6 * (width**2 + width * ENTRIES) * masked)
 
 
-class Ours:
+class ModernOurs(Ours):
     """This project's step."""
-
-    def __init__(self, config: ModelConfig, precision: str) -> None:
-        """precision: bf16 or fp32."""
-        self.model = Bert(config, ENTRIES)
-        self.model.initialize(1)
-        self.model.use(choose_backend(self.model, "eager", precision))
-        self.parameters = FlatParameters(self.model)
-        self.optimizer = Optimizer(optimizer_settings(name="adamw"), self.parameters)
-        self.is_bf16 = precision == "bf16"
 
     def step(self, rows: Rows) -> None:
         """Forward, backward, update."""
@@ -79,18 +66,11 @@ class Ours:
         self.optimizer.step(1e-5)
 
 
-class ModernPeer(Peer):
-    """Hugging Face's step."""
-
-    def __init__(self, config: ModelConfig, precision: str, *, compiled: bool = False) -> None:
-        """precision: bf16 or fp32."""
-        with torch.device("meta"):
-            settings = encoder_settings(Bert(config, ENTRIES))
-        self.model: Any = ModernBertForMaskedLM(ModernBertConfig(**settings))
-        self.model.train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
-        self.run = torch.compile(self.model) if compiled else self.model
-        self.is_bf16 = precision == "bf16"
+def make_peer(config: ModelConfig, precision: str, *, compiled: bool = False) -> Peer:
+    """Return Hugging Face's step. precision: bf16 or fp32."""
+    with torch.device("meta"):
+        settings = encoder_settings(Bert(config, ENTRIES))
+    return Peer(precision, compiled=compiled, model=ModernBertForMaskedLM(ModernBertConfig(**settings)))
 
 
 def rows_of(config: ModelConfig, folder: Path, length: int) -> list[Rows]:
@@ -140,13 +120,13 @@ def main() -> int:
     prepare_processor(precision)
     config = resolve_model(ModelSpec(preset="modernbert-base"), lambda path: path)
     assert isinstance(config, ModelConfig), "presets have sizes"
-    ours = Ours(config, precision)
+    ours = ModernOurs(precision, config, ENTRIES)
     print(ours.model.backend.describe(0, precision), flush=True)
     sides: dict[str, Any] = {"ours": ours}
     if not arguments.no_peer:
-        sides["eager"] = ModernPeer(config, precision)
+        sides["eager"] = make_peer(config, precision)
     if not (arguments.no_peer or arguments.no_compile):
-        sides["compile"] = ModernPeer(config, precision, compiled=True)
+        sides["compile"] = make_peer(config, precision, compiled=True)
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="bench-trainer-") as name:
         command = [sys.executable, "-m", "bert_trainer.dataset", "build", "--text", "builtin:python-docs"]

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForPreTraining
 
+from bert_job.run_config import ModelConfig
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.model.backends.choice import choose_backend
@@ -125,12 +126,12 @@ def real_rows(folder: Path, length: int, predictions: int, rows: int) -> list[Ra
 class Ours:
     """This project's step."""
 
-    def __init__(self, precision: str) -> None:
-        """precision: bf16 or fp32."""
-        config = model_settings(
+    def __init__(self, precision: str, config: ModelConfig | None = None, entries: int = ENTRIES) -> None:
+        """precision: bf16 or fp32. config: None for BERT-base."""
+        config = config or model_settings(
             hidden_size=SIZE, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=INNER
         )
-        self.model = Bert(config, ENTRIES)
+        self.model = Bert(config, entries)
         self.model.initialize(1)
         self.model.use(choose_backend(self.model, "eager", precision))
         self.parameters = FlatParameters(self.model)
@@ -152,8 +153,8 @@ class Ours:
 class Peer:
     """Hugging Face's step."""
 
-    def __init__(self, precision: str, *, compiled: bool = False) -> None:
-        """precision: bf16 or fp32."""
+    def __init__(self, precision: str, *, compiled: bool = False, model: torch.nn.Module | None = None) -> None:
+        """precision: bf16 or fp32. model: None for BERT-base."""
         config = BertConfig(
             vocab_size=ENTRIES,
             hidden_size=SIZE,
@@ -161,7 +162,7 @@ class Peer:
             num_attention_heads=HEADS,
             intermediate_size=INNER,
         )
-        self.model = BertForPreTraining(config)
+        self.model = model or BertForPreTraining(config)
         self.model.train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
         self.run = torch.compile(self.model) if compiled else self.model

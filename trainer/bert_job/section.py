@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Rows = Annotated[int, Field(ge=1, le=4_194_304)]
 RowsOrAuto = Rows | Literal["auto"]
-Tokens = Annotated[int, Field(ge=8, le=8192)]
+MAX_TOKENS = 8192
+"""Of a row."""
+Tokens = Annotated[int, Field(ge=8, le=MAX_TOKENS)]
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0, le=1e6)]

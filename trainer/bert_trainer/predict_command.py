@@ -24,6 +24,7 @@ from bert_job.finetuning import DEFAULT_SPAN_LENGTH, FinetuneSpec, TableColumnsS
 from bert_job.foreign_text import one_line, printable
 from bert_job.run_config import RunConfig
 from bert_job.run_stages import FinetuneOptimizer, FinetuneStage, TaskData
+from bert_job.section import MAX_TOKENS
 from bert_job.tasks import ANSWER_COLUMNS, NEEDED_COLUMNS
 from bert_job.training import TrainingSpec
 from bert_trainer.errors import InputError
@@ -48,7 +49,6 @@ _REPORTED_EVERY_S = 10.0
 _COLUMNS = tuple(name for name in TableColumnsSpec.model_fields if name not in ANSWER_COLUMNS)
 _LENGTHS = ("sequence_length", "doc_stride", "max_query_length", "max_answer_length")
 _STANDARD_OUTPUT = 1
-_MAX_LENGTH = 8192
 _ALLOWED_MODEL = "allowed: a folder with config.json, weights and a tokenizer"
 _NAME_MODEL = "name the folder that an export stage wrote, such as runs/mrpc/export/huggingface"
 _TEXT = "text"
@@ -164,8 +164,8 @@ def _require_files(arguments: argparse.Namespace) -> None:
     for name in _LENGTHS:
         value = getattr(arguments, name)
         # As a finetune stage; a row also has at most the model's positions.
-        if value is not None and not 1 <= value <= _MAX_LENGTH:
-            raise InputError(f"--{name.replace('_', '-')}: got {value}; allowed: 1 to {_MAX_LENGTH}")
+        if value is not None and not 1 <= value <= MAX_TOKENS:
+            raise InputError(f"--{name.replace('_', '-')}: got {value}; allowed: 1 to {MAX_TOKENS}")
 
 
 def _find_export(folder: Path) -> Path:
@@ -207,7 +207,7 @@ def _partial_of(output: Path) -> Path:
 
 def _make_stage(arguments: argparse.Namespace, found: FineTuned) -> FinetuneStage:
     """Return what rows are made by; raises InputError for lengths that the model does not have."""
-    positions = min(found.model.config.max_position_embeddings, _MAX_LENGTH)
+    positions = min(found.model.config.max_position_embeddings, MAX_TOKENS)
     default = min(DEFAULT_SPAN_LENGTH, positions) if found.task.kind == "spans" else positions
     length = arguments.sequence_length or default
     if not 8 <= length <= positions:

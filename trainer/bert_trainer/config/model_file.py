@@ -121,9 +121,9 @@ _DIALECTS: Mapping[Architecture, _Dialect] = MappingProxyType(
 )
 
 
-def fixed_settings(architecture: str) -> Mapping[str, object]:
+def fixed_settings(architecture: Architecture) -> Mapping[str, object]:
     """Return settings of Hugging Face under which the same tensors compute what this trainer does, and their value."""
-    return next((dialect.fixed for known, dialect in _DIALECTS.items() if known == architecture), _FIXED_OF_BERTS)
+    return _DIALECTS[architecture].fixed
 
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"

@@ -215,6 +215,19 @@ def rotate(x_BHTE: Tensor, cosines_TE: Tensor, sines_TE: Tensor) -> Tensor:
     return _as_type(torch.cat(turned, dim=-1), x_BHTE.dtype)
 
 
+def inside_window(mask_B11T: Tensor, reach: int | None) -> Tensor:
+    """Return what each token may attend to, bool (B, 1, T, T), or ``mask_B11T`` itself where there is no window.
+
+    mask_B11T: bool, where a padded row has a token. reach: tokens on either side that one attends to; None for all.
+    """
+    if reach is None:
+        return mask_B11T
+    places_T = torch.arange(mask_B11T.shape[-1], device=mask_B11T.device)
+    distance_TT = (places_T[:, None] - places_T).abs()
+    # Padding sees itself: a softmax over nothing would be NaN, and so would its gradients.
+    return mask_B11T & (distance_TT <= reach) | (distance_TT == 0)
+
+
 def transform_masked(x_MD: Tensor, transform: Linear, norm: Norm, approximate: str, epsilon: float) -> Tensor:
     """Return what the masked-LM head multiplies by the token table, (M, D)."""
     inner_MD = F.gelu(linear(x_MD, transform), approximate=approximate)

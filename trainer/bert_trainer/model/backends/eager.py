@@ -25,6 +25,7 @@ from bert_trainer.model.operations import (
     Linear,
     encode_layer,
     encode_modern_layer,
+    inside_window,
     linear,
     linear_of,
     modern_weights_of,
@@ -102,10 +103,7 @@ def _attend(layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | Non
         places_T = torch.arange(q_BHTE.shape[-2], device=x_ND.device)
         tables = rotary_tables(places_T, q_BHTE.shape[-1], layer.rope_theta)
         q_BHTE, k_BHTE = rotate(q_BHTE, *tables), rotate(k_BHTE, *tables)
-        if layer.reach is not None:
-            distance_TT = (places_T[:, None] - places_T).abs()
-            # Padding sees itself: a softmax over nothing would be NaN, and so would its gradients.
-            mask = mask & (distance_TT <= layer.reach) | (distance_TT == 0)
+        mask = inside_window(mask, layer.reach)
     else:
         q_BHTE, k_BHTE, v_BHTE = (
             _pad_rows(projection(x_ND), batch, layer.num_heads) for projection in (layer.query, layer.key, layer.value)

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor
 
+from bert_trainer.model.operations import inside_window
+
 Attention = Literal["flash", "efficient", "padded"]
 ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 
@@ -92,11 +94,7 @@ def attend_padded(qkv: Tensor, rows: Rows, longest: int, dropout: float, reach: 
     # (B * T, 3, H, E), zeros where a row has no token.
     padded = qkv.new_zeros(num_rows * length, *qkv.shape[1:]).index_copy(0, rows.padded_index_N, qkv)
     q, k, v = padded.view(num_rows, length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4).unbind(0)
-    mask = rows.mask_BT[:, None, None, :]
-    if reach is not None:
-        places_T = torch.arange(length, device=qkv.device)
-        distance_TT = (places_T[:, None] - places_T).abs()
-        mask = mask & (distance_TT <= reach) | (distance_TT == 0)  # padding sees itself, or it would become NaN
+    mask = inside_window(rows.mask_BT[:, None, None, :], reach)
     y_BHTE = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
     return y_BHTE.transpose(1, 2).flatten(0, 1)[rows.padded_index_N]
 
