@@ -168,12 +168,13 @@ class Peer:
         self.run = torch.compile(self.model) if compiled else self.model
         self.is_bf16 = precision == "bf16"
 
-    def step(self, rows: Rows) -> None:
-        """Forward, backward, update."""
+    def step(self, *batches: Rows) -> None:
+        """Forward and backward of every micro-batch, update."""
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.is_bf16):
-            loss = self.run(**rows.peer).loss
-        loss.backward()
+        for rows in batches:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.is_bf16):
+                loss = self.run(**rows.peer).loss
+            loss.backward()
         self.optimizer.step()
 
 

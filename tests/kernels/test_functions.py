@@ -178,6 +178,18 @@ def test_the_normalised_residual_is_that_of_the_sum_as_rounded(library: Library,
 
 
 @BOTH_TYPES
+def test_biases_are_added_as_torch_adds_them_to_the_bit(library: Library, dtype: torch.dtype) -> None:
+    x, one, two = draw(70, 48).to(dtype), draw(17), draw(31, seed=2)
+    assert torch.equal(functions.add_bias(library, x.clone(), one, two), x.clone().add_(torch.cat([one, two])))
+    assert_same(
+        lambda x, one, two: functions.add_bias(library, x, one, two),
+        lambda x, one, two: x + torch.cat([one, two]),
+        [draw(70, 48), one, two],
+        dtype,
+    )
+
+
+@BOTH_TYPES
 def test_rows_are_normalised(library: Library, dtype: torch.dtype) -> None:
     assert_same(
         lambda x, gain: functions.norm(library, x, norm_with(gain)),

@@ -130,9 +130,11 @@ Drop = Callable[[Tensor, int, float], Tensor]
 """(features (..., D), place in the layer, probability) to the features that are kept, scaled."""
 
 
-def sum_embeddings(embeddings: Embeddings, tokens: Tensor, positions: Tensor, segments: Tensor) -> Tensor:
-    """Return the sum of token, position and segment embeddings, normalised, (..., D), of int64 (...)."""
-    x: Tensor = embeddings.tokens(tokens)
+def sum_embeddings(embeddings: Embeddings, x: Tensor, positions: Tensor, segments: Tensor) -> Tensor:
+    """Return the sum of token, position and segment embeddings, normalised, (..., D).
+
+    x: embeddings of tokens, (..., D). positions, segments: int64, (...).
+    """
     if embeddings.positions is not None:
         x = x + embeddings.positions(positions)
     if embeddings.segments is not None:

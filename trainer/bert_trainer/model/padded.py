@@ -89,7 +89,7 @@ class PaddedEncoder(nn.Module):
     ) -> Tensor:
         """Return the last hidden states, (K, D) of the tokens asked for, or (B, T, D) of all."""
         masks = _Masks(keeps)
-        x = operations.sum_embeddings(self.embeddings, tokens_BT, positions_T, segments_BT)
+        x = operations.sum_embeddings(self.embeddings, self.embeddings.tokens(tokens_BT), positions_T, segments_BT)
         x = masks.drop(x, self.config.hidden_dropout)
         last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):

@@ -51,7 +51,9 @@ class EagerBackend(LayeredBackend):
 
     def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return embeddings, normalised and dropped, (N, D)."""
-        x_ND = sum_embeddings(model.embeddings, batch.tokens_N, batch.positions_N, batch.segments_N)
+        x_ND = sum_embeddings(
+            model.embeddings, model.embeddings.tokens(batch.tokens_N), batch.positions_N, batch.segments_N
+        )
         return _drop(x_ND, dropout, model.config.hidden_dropout, EMBEDDINGS_SITE)
 
     def encode_layer(

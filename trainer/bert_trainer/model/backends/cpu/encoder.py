@@ -14,7 +14,7 @@ from bert_trainer.model.backends.backend import Backend, LayeredBackend
 from bert_trainer.model.backends.cpu import functions, library
 from bert_trainer.model.backends.cpu.functions import Drop
 from bert_trainer.model.backends.cpu.library import Library
-from bert_trainer.model.backends.cpu.linear import cached_weights, linear
+from bert_trainer.model.backends.cpu.linear import cached_weights, linear, look_up
 from bert_trainer.model.backends.eager import EagerBackend
 from bert_trainer.model.backends.processor import describe_processor
 from bert_trainer.model.batch import Batch
@@ -53,7 +53,8 @@ class CpuBackend(LayeredBackend):
     def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return embeddings, normalised and dropped, (N, D)."""
         # In the parameters' type: a sum of three rounded embeddings would lose a bit or two in bf16.
-        x_ND = sum_embeddings(model.embeddings, batch.tokens_N, batch.positions_N, batch.segments_N).to(self.dtype)
+        x_ND = look_up(self.library, model.embeddings.tokens.weight, batch.tokens_N)
+        x_ND = sum_embeddings(model.embeddings, x_ND, batch.positions_N, batch.segments_N).to(self.dtype)
         drop = _drop_hidden(dropout, model.config.hidden_dropout, EMBEDDINGS_SITE)
         return x_ND if drop is None else functions.dropout(self.library, x_ND, drop)
 

@@ -47,7 +47,8 @@ class _AddBias(Function):
         ctx.library, ctx.sizes = library, [bias.numel() for bias in biases]
         # In place: x is a fresh product, which no backward pass needs.
         ctx.mark_dirty(x)
-        return x.add_(biases[0] if len(biases) == 1 else torch.cat(biases))
+        library.call("add_bias", x.dtype, x, biases[0] if len(biases) == 1 else torch.cat(biases), *x.shape)
+        return x
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -325,8 +326,8 @@ class _CrossEntropy(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         (logits,) = ctx.saved_tensors
-        # By a number: a tensor of half precision would bias all gradients by its rounding.
-        return None, logits * grad.item(), None, None
+        # By a number: a tensor of half precision would bias all gradients by its rounding. In place, as all here.
+        return None, logits.mul_(grad.item()), None, None
 
 
 def cross_entropy(library: Library, logits_MV: Tensor, labels_M: Tensor, entries: int) -> tuple[Tensor, Tensor]:

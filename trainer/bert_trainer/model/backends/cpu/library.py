@@ -34,6 +34,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "gated_gelu": [_POINTER, _POINTER, _LONG, _LONG, _INT, _INT],
     "gated_gelu_gradient": [*[_POINTER] * 3, _LONG, _LONG, _INT, _INT],
     "rotate": [*[_POINTER] * 4, _FLOAT, *[_LONG] * 4, _INT],
+    "add_bias": [_POINTER, _POINTER, _LONG, _LONG, _INT],
     "column_sums": [_POINTER, _POINTER, _LONG, _LONG, _INT],
     "cross_entropy": [*[_POINTER] * 4, _LONG, _LONG, _LONG, _INT, _INT],
     "attention": [*[_POINTER] * 4, *_DROPOUT, _FLOAT, _POINTER, _POINTER, *[_LONG] * 6, _INT],
@@ -42,6 +43,7 @@ _SIGNATURES: dict[str, list[Any]] = {
 _FP32_SIGNATURES: dict[str, list[Any]] = {
     "gradients_to_update": [*[_POINTER] * 4, *[_FLOAT] * 8, _POINTER, *[_LONG] * 3, _INT],
     "apply_update": [*[_POINTER] * 3, _FLOAT, *[_LONG] * 3, _INT],
+    "add_rows": [*[_POINTER] * 5, _LONG, _LONG, _INT],
 }
 """Of kernels for fp32 alone."""
 _BF16_SIGNATURES: dict[str, list[Any]] = {"add_to": [_POINTER, _POINTER, _LONG, _INT]}

@@ -1,6 +1,6 @@
-"""Products with weights: converted to the compute type once a step, with gradients added to ``main_grad``.
+"""Products with weights, converted to the compute type once a step, and rows of tables; gradients go to ``main_grad``.
 
-Letters: N tokens, D input features, F output features.
+Letters: N tokens, D input features, F output features, V rows of a table.
 """
 
 from __future__ import annotations
@@ -135,6 +135,32 @@ def _accumulate(library: Library, weight: Tensor, grad: Tensor) -> Tensor | None
     # which is what the overlapped reduction waits for.
     library.call("add_to", grad.dtype, total, grad, grad.numel())
     return None
+
+
+class _LookUp(Function):
+    @staticmethod
+    def forward(ctx: Any, library: Library, table: Tensor, index: Tensor) -> Tensor:
+        ctx.library, ctx.table, ctx.index = library, table, index
+        return table.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        total = main_grad(ctx.table)
+        if total is None:
+            return None, torch.ops.aten.embedding_dense_backward(grad, ctx.index, len(ctx.table), -1, False), None
+        # Autograd would fill and add a gradient of the whole table, though a micro-batch has few of its rows. The sums
+        # are the same to the bit: first those of a row among themselves.
+        order = ctx.index.argsort(stable=True)
+        rows, counts = ctx.index[order].unique_consecutive(return_counts=True)
+        starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        sizes = len(rows), grad.shape[1]
+        ctx.library.call("add_rows", torch.float32, total, grad.contiguous(), order, starts, rows, *sizes)
+        return None, None, None
+
+
+def look_up(library: Library, table_VD: Tensor, index_N: Tensor) -> Tensor:
+    """Return rows of a table, (N, D), in its type. index_N: int64."""
+    return _LookUp.apply(library, table_VD, index_N)  # type: ignore[no-any-return]
 
 
 def linear(library: Library, x_ND: Tensor, *weights: Tensor) -> Tensor:

@@ -236,6 +236,16 @@ void rotate(T* x, const float* cosines, const float* sines, const int64_t* posit
     }
 }
 
+// x[n][d] += bias[d], in place: torch does it in three passes where x is bf16.
+template <class T>
+void add_bias(T* x, const float* bias, long N, long D, int threads) {
+    PARALLEL_FOR(threads)
+    for (long n = 0; n < N; ++n) {
+        T* __restrict xn = x + n * D;
+        SIMD for (long d = 0; d < D; ++d) put(xn[d], get(xn[d]) + bias[d]);
+    }
+}
+
 // out[d] += sum over n of x[n][d], in fp32: the gradient of a bias.
 template <class T>
 void column_sums(const T* x, float* out, long N, long D, int threads) {
@@ -351,6 +361,9 @@ void cross_entropy(T* logits, const int64_t* labels, float* losses, int64_t* bes
     EXPORT void rotate_##suffix(T* x, const float* cosines, const float* sines, const int64_t* positions,            \
                                 float direction, long N, long row, long heads, long E, int threads) {                \
         rotate(x, cosines, sines, positions, direction, N, row, heads, E, threads);                                  \
+    }                                                                                                                \
+    EXPORT void add_bias_##suffix(T* x, const float* bias, long N, long D, int threads) {                            \
+        add_bias(x, bias, N, D, threads);                                                                            \
     }                                                                                                                \
     EXPORT void column_sums_##suffix(const T* x, float* out, long N, long D, int threads) {                          \
         column_sums(x, out, N, D, threads);                                                                          \

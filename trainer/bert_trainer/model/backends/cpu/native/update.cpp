@@ -1,6 +1,8 @@
 // What happens to gradients in flat fp32 buffers: sums over micro-batches, and the optimizer's update in two passes over
 // memory; `bert_trainer/optim/update.py` says where it is from.
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "arithmetic.h"
 
@@ -48,6 +50,27 @@ EXPORT void add_to_bf16(float* __restrict sums, const bf16* __restrict x, long c
     for (long start = 0; start < count; start += BLOCK) {
         const long stop = start + BLOCK < count ? start + BLOCK : count;
         SIMD for (long i = start; i < stop; ++i) sums[i] += get(x[i]);
+    }
+}
+
+// sums[targets[u]] += the rows of x (., D) that belong to a target, added up in their order. order: places of rows, those
+// of one target beside each other; starts: (U + 1,), where each target's begin in it.
+EXPORT void add_rows_f32(float* sums, const float* x, const int64_t* order, const int64_t* starts,
+                         const int64_t* targets, long U, long D, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        std::vector<float> total(D);
+        // Of real text a few tokens have most of the rows.
+#pragma omp for schedule(dynamic, 8)
+        for (long u = 0; u < U; ++u) {
+            float *__restrict of_target = total.data(), *__restrict to = sums + targets[u] * D;
+            std::fill(total.begin(), total.end(), 0.0f);
+            for (long i = starts[u]; i < starts[u + 1]; ++i) {
+                const float* __restrict row = x + order[i] * D;
+                SIMD for (long d = 0; d < D; ++d) of_target[d] += row[d];
+            }
+            SIMD for (long d = 0; d < D; ++d) to[d] += of_target[d];
+        }
     }
 }
 
