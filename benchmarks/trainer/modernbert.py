@@ -6,9 +6,8 @@ A step takes one micro-batch of full rows of 512 tokens, or three of rows of rea
 tokens in all: 30 % of them masked, no dropout, a fused AdamW. Both sides take the same rows in turns; figures are
 medians over rounds, with the smallest and the largest. Useful work counts real tokens, masked positions and pairs of
 tokens inside a layer's window alone, and is compared with the rate of large products of the same precision measured in
-the same rounds. The peer is ``transformers``' ModernBertForMaskedLM
-with its default attention, on padded rows, with logits at all positions, as its own scripts run it. Part of
-``make bench-trainer``.
+the same rounds. The peer is ``transformers``' ModernBertForMaskedLM with its default attention, on padded rows, with
+logits at all positions, as its own scripts run it. Part of ``make bench-trainer``.
 """
 
 from __future__ import annotations

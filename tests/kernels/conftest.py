@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from bert_trainer.model.backends.cpu import library
 
@@ -30,3 +31,20 @@ def flavour(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     loaded = library.Library(library.build.library_path(name), name)
     monkeypatch.setattr(library, "find", lambda: (loaded, ""))
     return name
+
+
+@pytest.fixture(name="library")
+def _library(flavour: str) -> library.Library:
+    """Return the library of that flavour, for tests that call it themselves."""
+    found, _ = library.find()
+    assert found is not None
+    assert found.flavour == flavour
+    return found
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest) -> int:
+    """Compute with so many threads; afterwards they are again as many as before, by ``one_torch_thread``."""
+    torch.set_num_threads(request.param)
+    number: int = request.param
+    return number

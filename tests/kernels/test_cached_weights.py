@@ -12,7 +12,7 @@ import torch
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.model.backends.cpu import linear as linear_module
 from bert_trainer.model.backends.cpu.encoder import CpuBackend
-from bert_trainer.model.backends.cpu.library import find
+from bert_trainer.model.backends.cpu.library import Library
 from bert_trainer.model.backends.cpu.linear import cached_weights, linear
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.training.run import train
@@ -22,9 +22,7 @@ from tiny_run import pretrain_stage, run_document, write_dataset
 pytestmark = pytest.mark.usefixtures("flavour")
 
 
-def test_a_block_sees_the_weights_of_its_beginning_and_the_next_one_what_they_have_become() -> None:
-    library, _ = find()
-    assert library is not None
+def test_a_block_sees_the_weights_of_its_beginning_and_the_next_one_what_they_have_become(library: Library) -> None:
     first, second = (torch.nn.Parameter(torch.randn(3, 16)) for _ in range(2))
     x = torch.randn(5, 16, dtype=torch.bfloat16)
 
@@ -61,9 +59,7 @@ def test_threads_keep_their_own() -> None:
     assert linear_module._cache.weights is None
 
 
-def test_weights_that_are_gone_are_not_taken_for_others() -> None:
-    library, _ = find()
-    assert library is not None
+def test_weights_that_are_gone_are_not_taken_for_others(library: Library) -> None:
     x = torch.ones(1, 16)
     with cached_weights():
         for value in range(20):

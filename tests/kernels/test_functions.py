@@ -7,7 +7,7 @@ numbers. Measured: fp32 within 6e-7 of a result's norm, bf16 within 0.4 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bert_trainer.model.backends.cpu import functions
 from bert_trainer.model.backends.cpu.functions import Drop
-from bert_trainer.model.backends.cpu.library import Library, find
+from bert_trainer.model.backends.cpu.library import Library
 from bert_trainer.model.dropout import DropoutKeys
 
 pytestmark = pytest.mark.usefixtures("flavour")
@@ -25,23 +25,6 @@ DROPS = pytest.mark.parametrize("drops", [False, True], ids=["whole", "dropped"]
 LENGTHS = [1, 2, 70, 16, 17, 1, 33, 5, 256, 257, 390]
 HEADS, SIZE, SITE, PROBABILITY = 2, 64, 4, 0.2
 Computes = Callable[..., Tensor | tuple[Tensor, ...]]
-
-
-@pytest.fixture
-def library() -> Library:
-    """Return the kernels under test."""
-    found, _ = find()
-    assert found is not None
-    return found
-
-
-@pytest.fixture(params=[1, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Compute with so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def draw(*shape: int, seed: int = 1) -> Tensor:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert_trainer.model.backends.cpu.library import find
+from bert_trainer.model.backends.cpu.library import Library
 from bert_trainer.model.backends.cpu.linear import attach_main_grad, look_up, main_grad, side_by_side
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
@@ -82,10 +82,8 @@ def test_sums_of_products_in_single_precision_are_those_of_autograd(num_batches:
             torch.testing.assert_close(found[name], parameter.grad, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_gradients_of_rows_looked_up_are_those_of_autograd_to_the_bit(threads: int) -> None:
-    library, _ = find()
-    assert library is not None
+@pytest.mark.usefixtures("threads")
+def test_gradients_of_rows_looked_up_are_those_of_autograd_to_the_bit(library: Library) -> None:
     generator = torch.Generator().manual_seed(1)
     # Some many times, most never.
     index = torch.cat([torch.randint(0, 40, (300,), generator=generator), torch.full((500,), 7), torch.tensor([100])])
@@ -95,16 +93,11 @@ def test_gradients_of_rows_looked_up_are_those_of_autograd_to_the_bit(threads: i
     plain.grad = total.clone()
     summed.grad = total.clone()
     attach_main_grad(summed, summed.grad)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        for grad in grads:
-            torch.nn.functional.embedding(index, plain).backward(grad)
-            rows = look_up(library, summed, index)
-            assert torch.equal(rows, summed[index])
-            rows.backward(grad)
-    finally:
-        torch.set_num_threads(before)
+    for grad in grads:
+        torch.nn.functional.embedding(index, plain).backward(grad)
+        rows = look_up(library, summed, index)
+        assert torch.equal(rows, summed[index])
+        rows.backward(grad)
     assert torch.equal(summed.grad, plain.grad)
 
 
